@@ -1,0 +1,191 @@
+//! What a model is, as data: the values that a family fills in and the stages read.
+//!
+//! No stage asks which family it runs. `src/families` turns `config.json` into a [`ModelSpec`];
+//! the pipeline and the straight-line pass build themselves from it. Sizes are counts of f32
+//! elements unless a name says otherwise.
+
+/// A whole model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSpec {
+    /// Rows of the embedding and of the output head.
+    pub vocabulary: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// The layers, in order.
+    pub layers: Vec<LayerSpec>,
+    /// Epsilon of the norm before the output head.
+    pub final_norm_epsilon: f32,
+    /// The output head is the embedding table.
+    pub tied_head: bool,
+    /// Longest context that the model was made for, in tokens.
+    pub context_max: usize,
+    /// S: into how many slices experts, dense layers and the attention output are cut
+    /// (8, 4, 2 or 1). It belongs to the model, never to the plan; see [`ModelSpec::choose_slices`].
+    pub slices: usize,
+}
+
+/// One decoder layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// How positions look at each other.
+    pub attention: AttentionSpec,
+    /// What follows attention.
+    pub ffn: FfnSpec,
+    /// Epsilon of the two norms of the layer (before attention, before the FFN).
+    pub norm_epsilon: f32,
+}
+
+/// Attention of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttentionSpec {
+    /// Multi-head latent attention (DeepSeek-V2 paper, section 2.1), always in absorbed form.
+    Mla(MlaSpec),
+}
+
+/// Dimensions of multi-head latent attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlaSpec {
+    /// Attention heads.
+    pub heads: usize,
+    /// Rank of the query's down projection.
+    pub query_rank: usize,
+    /// Rank of the latent that is cached.
+    pub latent_rank: usize,
+    /// Width per head without position.
+    pub nope_dim: usize,
+    /// Width per head with rotary position; one rope key serves all heads.
+    pub rope_dim: usize,
+    /// Width per head of the value.
+    pub value_dim: usize,
+    /// Factor on the scores: 1/sqrt(nope + rope).
+    pub score_scale: f32,
+    /// Rotary position of queries and keys.
+    pub rope: RopeSpec,
+    /// Epsilon of the norms of query rank and latent (1e-6 whatever `rms_norm_eps` says).
+    pub latent_norm_epsilon: f32,
+    /// Biases on the query's and the latent's down projection and on the output.
+    pub bias: bool,
+    /// Which keys a row looks at.
+    pub indexer: IndexerUse,
+}
+
+/// Rotary position embedding (RoFormer, arXiv 2104.09864).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// Base of the frequencies: freq_j = theta^(-2j/dim).
+    pub theta: f32,
+    /// Input pairs are (2j, 2j+1) if true, (j, j + dim/2) if false. Output is written half-split.
+    pub interleaved: bool,
+}
+
+/// Sparse attention of a layer (DeepSeek-V3.2 "DSA").
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum IndexerUse {
+    /// No indexer: every earlier position is looked at.
+    Dense,
+    /// The layer has an indexer of its own.
+    Full(IndexerSpec),
+    /// The layer uses the selection of the nearest earlier layer that has an indexer.
+    Shared,
+}
+
+/// Dimensions of an indexer. Rope dims come first in its heads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IndexerSpec {
+    /// Index heads.
+    pub heads: usize,
+    /// Width of an index head and of the one index key.
+    pub dim: usize,
+    /// How many positions are kept.
+    pub top_k: usize,
+    /// Rotary position on the first `rope_dim` elements (of [`MlaSpec`]).
+    pub rope: RopeSpec,
+    /// Epsilon of the key's LayerNorm.
+    pub norm_epsilon: f32,
+}
+
+/// What follows attention.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FfnSpec {
+    /// One gated unit for all rows.
+    Dense {
+        /// Rows of gate and up.
+        intermediate: usize,
+    },
+    /// Routed experts, with or without a shared one.
+    Moe(MoeSpec),
+}
+
+/// A mixture of experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MoeSpec {
+    /// Routed experts.
+    pub experts: usize,
+    /// Experts per row.
+    pub top_k: usize,
+    /// Rows of gate and up of a routed expert.
+    pub intermediate: usize,
+    /// Rows of gate and up of the shared expert (all shared experts side by side); 0 means none.
+    pub shared_intermediate: usize,
+    /// How experts are chosen.
+    pub gate: GateSpec,
+}
+
+/// How experts are chosen and weighted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GateSpec {
+    /// What turns a logit into a score.
+    pub score: GateScore,
+    /// A bias per expert that takes part in the choice, never in the weight.
+    pub bias: bool,
+    /// Groups that the experts are divided into; 1 means none.
+    pub groups: usize,
+    /// Groups that are kept (by the sum of each group's two best biased scores).
+    pub groups_kept: usize,
+    /// Divide the weights of the chosen by (their sum + 1e-20).
+    pub normalise: bool,
+    /// Factor on the weights, after normalisation.
+    pub scale: f32,
+}
+
+/// What turns a router logit into a score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateScore {
+    /// Each expert by itself.
+    Sigmoid,
+    /// Over all experts.
+    Softmax,
+}
+
+impl LayerSpec {
+    /// The mixture of this layer, if it has one.
+    pub fn moe(&self) -> Option<&MoeSpec> {
+        match &self.ffn {
+            FfnSpec::Moe(moe) => Some(moe),
+            FfnSpec::Dense { .. } => None,
+        }
+    }
+}
+
+impl ModelSpec {
+    /// The largest of 8, 4, 2, 1 that cuts the heads of every attention output and the intermediate
+    /// width of every routed expert, shared expert and dense layer into equal parts whose borders
+    /// are multiples of `group` weights (1 for formats without groups).
+    pub fn choose_slices(layers: &[LayerSpec], group: usize) -> usize {
+        let fits = |slices: usize| {
+            layers.iter().all(|layer| {
+                let AttentionSpec::Mla(mla) = &layer.attention;
+                let widths = match &layer.ffn {
+                    FfnSpec::Dense { intermediate } => [*intermediate, 0],
+                    FfnSpec::Moe(moe) => [moe.intermediate, moe.shared_intermediate],
+                };
+                mla.heads % slices == 0
+                    && (slices == 1 || mla.heads / slices * mla.value_dim % group == 0)
+                    && widths
+                        .iter()
+                        .all(|width| slices == 1 || *width % (slices * group) == 0)
+            })
+        };
+        [8, 4, 2].into_iter().find(|&slices| fits(slices)).unwrap_or(1)
+    }
+}
