@@ -1,10 +1,31 @@
-//! Weight formats and their arithmetic.
+//! Weight formats and their arithmetic, equal to the bit on every instruction set.
+//!
+//! Matmul actors and the straight-line pass hand in borrowed weights and f32 activations and get
+//! f32 results back. This crate knows no models, files or threads, allocates nothing on the data
+//! path and keeps no state: a [`Kernels`] value is only a choice of instruction set. Which one is
+//! chosen never changes a result: every sum runs over 16 virtual lanes and one fixed tree (see
+//! [`scalar`], the definition, and README.md), and every transcendental function is ours
+//! (see [`math`]).
+//!
+//! - [`format`]: the formats that kernels compute on, and the borrowed view [`Weights`].
+//! - [`stored`]: the formats found in files, and how they widen at load time.
+//! - [`isa`]: the instruction sets, found at run time.
+//! - [`kernels`]: [`Kernels`], the operations.
+//! - `simd`: the vector bodies (x86-64 only, the one place with unsafe code).
 
-/// A format that kernels compute on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum WeightFormat {
-    /// IEEE single.
-    F32,
-    /// The upper half of an IEEE single.
-    Bf16,
-}
+pub mod format;
+pub mod isa;
+pub mod kernels;
+pub mod math;
+pub mod scalar;
+#[cfg(any())]
+mod simd;
+pub mod stored;
+
+pub use format::{WEIGHT_FORMATS, WeightFormat, Weights};
+pub use isa::{Isa, UnknownIsa};
+pub use kernels::{Activations, Kernels};
+pub use stored::{STORED_FORMATS, StoredFormat, round_int8_row};
+
+// Weights are cast from little-endian file bytes in place.
+const _: () = assert!(cfg!(target_endian = "little"), "weights are little-endian in files");

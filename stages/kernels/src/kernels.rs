@@ -1,0 +1,229 @@
+//! The operations, each one call: [`Kernels`] checks shapes and picks the instruction set.
+//!
+//! Stages hold a `Kernels` by value (it is one byte or two) and call it from crew threads; the
+//! straight-line pass calls the same. Inputs are borrowed slices, results go into the caller's
+//! slices, nothing is allocated. A length that does not fit is a bug of ours and panics.
+
+use crate::format::Weights;
+use crate::isa::Isa;
+use crate::scalar;
+#[cfg(any())]
+use crate::simd;
+
+/// Activation rows of a matmul: row t is `data[rows[t] * stride ..][.. cols]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Activations<'a> {
+    /// All rows, f32, `stride` elements apart.
+    pub data: &'a [f32],
+    /// Elements from the start of one row to the start of the next; at least the columns.
+    pub stride: usize,
+    /// The rows to multiply, in the order of the output.
+    pub rows: &'a [u32],
+}
+
+impl<'a> Activations<'a> {
+    /// The first `cols` elements of the t-th chosen row.
+    ///
+    /// # Panics
+    /// If the row does not lie inside the data.
+    #[inline(always)]
+    pub fn token(&self, t: usize, cols: usize) -> &'a [f32] {
+        let start = self.rows[t] as usize * self.stride;
+        &self.data[start..start + cols]
+    }
+}
+
+/// The operations on one instruction set. All sets give the same bits; [`scalar`] defines them.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernels {
+    body: Body,
+}
+
+/// The chosen body; a vector variant holds the proof that the CPU has the instructions.
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    Scalar,
+    #[cfg(any())]
+    Avx2(simd::Avx2),
+    #[cfg(any())]
+    Avx512(simd::Avx512),
+}
+
+/// Runs the scalar function or the vector operation of the same name and arguments.
+macro_rules! dispatch {
+    ($kernels:expr, $scalar:ident, $vector:ident { $($argument:ident),* }) => {
+        match $kernels.body {
+            Body::Scalar => scalar::$scalar($($argument),*),
+            #[cfg(any())]
+            Body::Avx2(cpu) => simd::Simd::run(cpu, simd::ops::$vector { $($argument),* }),
+            #[cfg(any())]
+            Body::Avx512(cpu) => simd::Simd::run(cpu, simd::ops::$vector { $($argument),* }),
+        }
+    };
+}
+
+impl Kernels {
+    /// Kernels for `isa`, or `None` if this CPU lacks it.
+    pub fn new(isa: Isa) -> Option<Kernels> {
+        let body = match isa {
+            Isa::Scalar => Some(Body::Scalar),
+            #[cfg(any())]
+            Isa::Avx2 => simd::Avx2::detect().map(Body::Avx2),
+            #[cfg(any())]
+            Isa::Avx512 => simd::Avx512::detect().map(Body::Avx512),
+            #[cfg(not(any()))]
+            Isa::Avx2 | Isa::Avx512 => None,
+        };
+        body.map(|body| Kernels { body })
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        match self.body {
+            Body::Scalar => Isa::Scalar,
+            #[cfg(any())]
+            Body::Avx2(_) => Isa::Avx2,
+            #[cfg(any())]
+            Body::Avx512(_) => Isa::Avx512,
+        }
+    }
+
+    /// Sum of `w[i] * x[i]` over 16 lanes of fused multiply-adds and the fixed tree
+    /// (see [`scalar`]). Empty inputs give +0.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn dot(&self, w: Weights, x: &[f32]) -> f32 {
+        assert_eq!(w.len(), x.len(), "dot: weights and activations");
+        dispatch!(self, dot, Dot { w, x })
+    }
+
+    /// Multiplies every chosen activation row with every weight row.
+    ///
+    /// `w` is `rows * cols`, row-major; `out` is `[tokens][rows]`, contiguous:
+    /// `out[t * rows + r]` has the bits of [`Kernels::dot`] of weight row r and activation row t.
+    /// Several tokens share a weight load, never a sum.
+    ///
+    /// # Panics
+    /// If `cols` is 0 or does not divide `w`, if `out` is not tokens * rows long, or if an
+    /// activation row lies outside its data.
+    pub fn matmul(&self, w: Weights, cols: usize, x: Activations, out: &mut [f32]) {
+        assert!(
+            cols > 0 && w.len().is_multiple_of(cols),
+            "matmul: {} weights, {cols} cols",
+            w.len()
+        );
+        assert_eq!(out.len(), w.len() / cols * x.rows.len(), "matmul: output");
+        dispatch!(self, matmul, Matmul { w, cols, x, out })
+    }
+
+    /// `y[i] = fma(a, x[i], y[i])`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn axpy(&self, a: f32, x: &[f32], y: &mut [f32]) {
+        self.axpy_weights(a, Weights::F32(x), y);
+    }
+
+    /// `y[i] = fma(a, w[i], y[i])`, the weights widened exactly to f32.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn axpy_weights(&self, a: f32, w: Weights, y: &mut [f32]) {
+        assert_eq!(w.len(), y.len(), "axpy: input and output");
+        dispatch!(self, axpy_weights, Axpy { a, w, y })
+    }
+
+    /// `y[i] = y[i] + x[i]`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn add(&self, x: &[f32], y: &mut [f32]) {
+        assert_eq!(x.len(), y.len(), "add: input and output");
+        dispatch!(self, add, Add { x, y })
+    }
+
+    /// `y[i] = y[i] * a`.
+    pub fn scale(&self, a: f32, y: &mut [f32]) {
+        dispatch!(self, scale, Scale { a, y })
+    }
+
+    /// Sum of the elements over 16 lanes and the fixed tree.
+    pub fn sum(&self, x: &[f32]) -> f32 {
+        dispatch!(self, sum, Sum { x })
+    }
+
+    /// `out = (x * (1 / sqrt(dot(x, x) / n + epsilon))) * weight`; division and root are IEEE f32.
+    /// (Zhang and Sennrich, arXiv 1910.07467; order of steps as in Hugging Face transformers.)
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn rms_norm(&self, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+        assert_eq!(x.len(), weight.len(), "rms_norm: weight");
+        assert_eq!(x.len(), out.len(), "rms_norm: output");
+        dispatch!(self, rms_norm, RmsNorm { x, weight, epsilon, out })
+    }
+
+    /// `out = ((c * (1 / sqrt(dot(c, c) / n + epsilon))) * weight) + bias` with
+    /// `c = x - sum(x) / n`. (Ba et al., arXiv 1607.06450.)
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn layer_norm(
+        &self,
+        x: &[f32],
+        weight: &[f32],
+        bias: &[f32],
+        epsilon: f32,
+        out: &mut [f32],
+    ) {
+        assert_eq!(x.len(), weight.len(), "layer_norm: weight");
+        assert_eq!(x.len(), bias.len(), "layer_norm: bias");
+        assert_eq!(x.len(), out.len(), "layer_norm: output");
+        dispatch!(self, layer_norm, LayerNorm { x, weight, bias, epsilon, out })
+    }
+
+    /// Replaces each score by e^(score - max) and returns (max, sum of the new scores).
+    ///
+    /// The maximum passes over NaN, and is +0 if it is a zero of either sign. No scores, or all
+    /// -inf, give max -inf, zeros and sum 0. A NaN score makes the sum NaN.
+    pub fn softmax_block(&self, scores: &mut [f32]) -> (f32, f32) {
+        dispatch!(self, softmax_block, SoftmaxBlock { scores })
+    }
+
+    /// `out = (gate * sigmoid(gate)) * up`, element by element.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn silu_mul(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        assert_eq!(gate.len(), up.len(), "silu_mul: gate and up");
+        assert_eq!(gate.len(), out.len(), "silu_mul: output");
+        dispatch!(self, silu_mul, SiluMul { gate, up, out })
+    }
+
+    /// [`math::sigmoid`](crate::math::sigmoid) of every element, in place.
+    pub fn sigmoid(&self, x: &mut [f32]) {
+        dispatch!(self, sigmoid, Sigmoid { x })
+    }
+
+    /// [`math::exp`](crate::math::exp) of every element, in place.
+    pub fn exp(&self, x: &mut [f32]) {
+        dispatch!(self, exp, Exp { x })
+    }
+
+    /// Rotates the pairs of one head by the angles of one position (RoFormer, arXiv 2104.09864).
+    ///
+    /// With d = 2 * cos.len(), pair j is (a, b) = (x[2j], x[2j+1]) if `interleaved`, else
+    /// (x[j], x[j + d/2]). Written half-split: `out[j] = a cos_j - b sin_j` and
+    /// `out[j + d/2] = b cos_j + a sin_j`, each product rounded by itself.
+    /// Plain Rust on every instruction set: with nothing fused or summed the bits can't differ.
+    ///
+    /// # Panics
+    /// If `sin` is not as long as `cos`, or `x` or `out` is not twice as long.
+    pub fn rope(&self, x: &[f32], cos: &[f32], sin: &[f32], interleaved: bool, out: &mut [f32]) {
+        assert_eq!(cos.len(), sin.len(), "rope: cosines and sines");
+        assert_eq!(x.len(), 2 * cos.len(), "rope: input");
+        assert_eq!(out.len(), 2 * cos.len(), "rope: output");
+        scalar::rope(x, cos, sin, interleaved, out);
+    }
+}
