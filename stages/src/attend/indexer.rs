@@ -1,0 +1,230 @@
+//! The indexer of sparse attention: which positions a row looks at.
+//!
+//! score_t = sum over index heads of weight_h * relu(q_h . k_t / sqrt(dim)), times 1/sqrt(heads)
+//! (DeepSeek-V3.2 report, "lightning indexer"). The `top_k` largest are kept, equal scores by
+//! rising position. Scores are cut over rows and KV blocks, the selection over rows.
+
+use super::Attend;
+use crate::compute::Compute;
+use crate::ids::LayerId;
+use crate::limits::{JOB_COLUMNS, KV_BLOCK_ROWS, Limits};
+use crate::placed::{PlacedRows, Placer};
+use crate::queue::{Grid, Job, Task};
+use crate::spec::{IndexerSpec, MlaSpec};
+use crate::wave::Wave;
+use crate::weights::{Part, SourceError, WeightSource};
+use millstream_kernels::{Kernels, Weights};
+use std::ops::Range;
+
+/// Weights of a layer's indexer.
+pub(super) struct IndexWeights {
+    query: PlacedRows,
+    key: PlacedRows,
+    key_norm: Vec<f32>,
+    key_norm_bias: Vec<f32>,
+    weights: PlacedRows,
+}
+
+/// Working memory of the indexer.
+pub(super) struct IndexBuffers {
+    query: Vec<f32>,
+    turned: Vec<f32>,
+    key: Vec<f32>,
+    normed: Vec<f32>,
+    weights: Vec<f32>,
+    scores: Vec<f32>,
+    order: Vec<f32>,
+}
+
+impl IndexWeights {
+    /// Reads and places the weights of a layer's indexer.
+    pub(super) fn place(
+        placer: &mut Placer<'_>,
+        source: &dyn WeightSource,
+        layer: LayerId,
+    ) -> Result<IndexWeights, SourceError> {
+        let load = |part| source.load(Some(layer), part);
+        Ok(IndexWeights {
+            query: placer.rows(&load(Part::IndexQuery)?, JOB_COLUMNS),
+            key: placer.rows(&load(Part::IndexKey)?, JOB_COLUMNS),
+            key_norm: load(Part::IndexKeyNorm)?.to_f32(),
+            key_norm_bias: load(Part::IndexKeyNormBias)?.to_f32(),
+            weights: placer.rows(&load(Part::IndexWeights)?, JOB_COLUMNS),
+        })
+    }
+}
+
+impl IndexBuffers {
+    /// Room for the largest wave; empty without an indexer.
+    pub(super) fn new(indexer: Option<&IndexerSpec>, limits: &Limits) -> IndexBuffers {
+        let (heads, dim) = indexer.map_or((0, 0), |indexer| (indexer.heads, indexer.dim));
+        let room = |width: usize| vec![0.0; limits.rows_max * width];
+        let scores = match indexer {
+            Some(_) => limits.index_scores_max.min(limits.context_max * limits.rows_max),
+            None => 0,
+        };
+        IndexBuffers {
+            query: room(heads * dim),
+            turned: room(heads * dim),
+            key: room(dim),
+            normed: vec![0.0; dim],
+            weights: room(heads),
+            scores: vec![0.0; scores],
+            order: vec![0.0; if scores > 0 { limits.context_max } else { 0 }],
+        }
+    }
+}
+
+/// Remembers the rows' index keys and fills the wave's selection.
+pub(super) fn select(
+    actor: &mut Attend,
+    wave: &mut Wave,
+    compute: &mut Compute,
+    mla: &MlaSpec,
+    indexer: &IndexerSpec,
+) {
+    let tokens = wave.rows.len();
+    let weights = actor.weights.index.as_ref().expect("a full layer has index weights");
+    let Attend { arena, keys, hidden, .. } = actor;
+    let super::Buffers { query_low, index: buffers, .. } = &mut actor.buffers;
+    let (kernels, h) = (compute.kernels, &wave.h);
+    let query = &mut buffers.query;
+    compute.rows_times(arena, &weights.query, query_low, mla.query_rank, tokens, query);
+    compute.rows_times(arena, &weights.key, h, *hidden, tokens, &mut buffers.key);
+    compute.rows_times(arena, &weights.weights, h, *hidden, tokens, &mut buffers.weights);
+    let half = mla.rope_dim / 2;
+    let turn = |index: usize, x: &[f32], out: &mut [f32]| {
+        let angles = index * half..(index + 1) * half;
+        let (cos, sin) = (&wave.rope.cos[angles.clone()], &wave.rope.sin[angles]);
+        let (turned, rest) = out.split_at_mut(mla.rope_dim);
+        kernels.rope(&x[..mla.rope_dim], cos, sin, indexer.rope.interleaved, turned);
+        rest.copy_from_slice(&x[mla.rope_dim..]);
+    };
+    for (index, row) in wave.rows.iter().enumerate() {
+        let key = &buffers.key[index * indexer.dim..][..indexer.dim];
+        let (norm, bias) = (&weights.key_norm, &weights.key_norm_bias);
+        kernels.layer_norm(key, norm, bias, indexer.norm_epsilon, &mut buffers.normed);
+        let position = row.position as usize;
+        let place = keys.place(wave.page_of(row, position), position);
+        turn(index, &buffers.normed, keys.index_key_mut(place));
+        for head in 0..indexer.heads {
+            let range = (index * indexer.heads + head) * indexer.dim..;
+            let range = range.start..range.start + indexer.dim;
+            turn(index, &buffers.query[range.clone()], &mut buffers.turned[range]);
+        }
+    }
+    choose(actor, wave, compute, indexer);
+}
+
+/// Scores and selection, in groups of rows whose scores fit the buffer.
+fn choose(actor: &mut Attend, wave: &mut Wave, compute: &mut Compute, indexer: &IndexerSpec) {
+    let tokens = wave.rows.len();
+    let longest = wave.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(0);
+    if longest <= indexer.top_k {
+        wave.selection.counts[..tokens].fill(None);
+        return;
+    }
+    let buffers = &mut actor.buffers.index;
+    let group = (buffers.scores.len() / longest).clamp(1, 64);
+    for first in (0..tokens).step_by(group) {
+        let rows = first..tokens.min(first + group);
+        let scores = &mut buffers.scores[..rows.len() * longest];
+        let task = ScoreTask {
+            kernels: compute.kernels,
+            indexer,
+            keys: &actor.keys,
+            wave,
+            query: &buffers.turned,
+            weights: &buffers.weights,
+            first_row: first,
+            out: Grid::new(scores, longest, longest, 1, KV_BLOCK_ROWS),
+        };
+        compute.run(
+            |jobs, map| {
+                for row in rows.clone() {
+                    let blocks = wave.rows[row].position as usize / KV_BLOCK_ROWS + 1;
+                    for block in 0..blocks {
+                        let job =
+                            Job { part: 0, row: (row - first) as u32, col: block as u32 };
+                        jobs.push((row + block) % map.nodes, job);
+                    }
+                }
+            },
+            &task,
+        );
+        drop(task);
+        for row in rows {
+            let keys = wave.rows[row].position as usize + 1;
+            let scores = &buffers.scores[(row - first) * longest..][..keys];
+            keep_largest(scores, indexer.top_k, &mut buffers.order, wave, row);
+        }
+    }
+}
+
+/// Keeps the positions of the `top_k` largest scores, ascending.
+fn keep_largest(scores: &[f32], top_k: usize, order: &mut [f32], wave: &mut Wave, row: usize) {
+    let selection = &mut wave.selection;
+    if scores.len() <= top_k {
+        selection.counts[row] = None;
+        return;
+    }
+    let order = &mut order[..scores.len()];
+    order.copy_from_slice(scores);
+    // No score is a NaN here (ScoreTask), and +0 must equal -0: partial_cmp, not total_cmp.
+    let falling = |a: &f32, b: &f32| b.partial_cmp(a).expect("scores are numbers");
+    let (_, threshold, _) = order.select_nth_unstable_by(top_k - 1, falling);
+    let threshold = *threshold;
+    let above = scores.iter().filter(|&&score| score > threshold).count();
+    let mut equal_left = top_k - above;
+    let kept = &mut selection.positions[row * selection.width..][..top_k];
+    let mut count = 0;
+    for (position, &score) in scores.iter().enumerate() {
+        let take = score > threshold || (score == threshold && equal_left > 0);
+        if take {
+            equal_left -= usize::from(score == threshold);
+            kept[count] = position as u32;
+            count += 1;
+        }
+    }
+    selection.counts[row] = Some(count as u32);
+}
+
+struct ScoreTask<'a> {
+    kernels: Kernels,
+    indexer: &'a IndexerSpec,
+    keys: &'a super::Keys,
+    wave: &'a Wave,
+    query: &'a [f32],
+    weights: &'a [f32],
+    first_row: usize,
+    out: Grid<'a, f32>,
+}
+
+impl Task for ScoreTask<'_> {
+    fn run(&self, job: Job, _scratch: &mut [f32]) {
+        let index = self.first_row + job.row as usize;
+        let row = &self.wave.rows[index];
+        let block = job.col as usize;
+        let positions: Range<usize> = {
+            let first = block * KV_BLOCK_ROWS;
+            first..(first + KV_BLOCK_ROWS).min(row.position as usize + 1)
+        };
+        let page = self.wave.page_of(row, positions.start);
+        let IndexerSpec { heads, dim, .. } = *self.indexer;
+        let dim_scale = 1.0 / (dim as f32).sqrt();
+        let head_scale = 1.0 / (heads as f32).sqrt();
+        let mut tile = self.out.take(job.row as usize, block);
+        for (out, position) in tile.row(0).iter_mut().zip(positions) {
+            let key = self.keys.index_key(self.keys.place(page, position));
+            let mut score = 0.0f32;
+            for head in 0..heads {
+                let query = &self.query[(index * heads + head) * dim..][..dim];
+                let dot = self.kernels.dot(Weights::F32(query), key) * dim_scale;
+                let positive = if dot > 0.0 { dot } else { 0.0 };
+                score = self.weights[index * heads + head].mul_add(positive, score);
+            }
+            let score = score * head_scale;
+            *out = if score.is_nan() { f32::NEG_INFINITY } else { score };
+        }
+    }
+}

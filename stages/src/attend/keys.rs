@@ -1,0 +1,75 @@
+//! The KV of one layer: latents, rope keys and index keys in pages of one block each.
+//!
+//! Owned by `Attend(L)`. A page holds [`KV_BLOCK_ROWS`] positions of one sequence; which page a
+//! position lies on is the engine's choice and travels with the wave.
+
+use crate::limits::KV_BLOCK_ROWS;
+use crate::spec::{IndexerUse, MlaSpec};
+
+/// A position's place in the store: page * KV_BLOCK_ROWS + offset.
+#[derive(Clone, Copy)]
+pub struct Place(usize);
+
+/// The KV of one layer, in f32.
+pub struct Keys {
+    latent_rank: usize,
+    rope_dim: usize,
+    index_dim: usize,
+    latents: Vec<f32>,
+    rope_keys: Vec<f32>,
+    index_keys: Vec<f32>,
+}
+
+impl Keys {
+    /// Room for `pages` pages.
+    pub fn new(mla: &MlaSpec, pages: usize) -> Keys {
+        let index_dim = match &mla.indexer {
+            IndexerUse::Full(indexer) => indexer.dim,
+            _ => 0,
+        };
+        let room = |width: usize| vec![0.0; pages * KV_BLOCK_ROWS * width];
+        Keys {
+            latent_rank: mla.latent_rank,
+            rope_dim: mla.rope_dim,
+            index_dim,
+            latents: room(mla.latent_rank),
+            rope_keys: room(mla.rope_dim),
+            index_keys: room(index_dim),
+        }
+    }
+
+    /// The place of a position on a page.
+    pub fn place(&self, page: usize, position: usize) -> Place {
+        Place(page * KV_BLOCK_ROWS + position % KV_BLOCK_ROWS)
+    }
+
+    /// The normed latent, `latent_rank` long.
+    pub fn latent(&self, place: Place) -> &[f32] {
+        &self.latents[place.0 * self.latent_rank..][..self.latent_rank]
+    }
+
+    /// The latent, to be written.
+    pub fn latent_mut(&mut self, place: Place) -> &mut [f32] {
+        &mut self.latents[place.0 * self.latent_rank..][..self.latent_rank]
+    }
+
+    /// The turned rope key, `rope_dim` long.
+    pub fn rope_key(&self, place: Place) -> &[f32] {
+        &self.rope_keys[place.0 * self.rope_dim..][..self.rope_dim]
+    }
+
+    /// The rope key, to be written.
+    pub fn rope_key_mut(&mut self, place: Place) -> &mut [f32] {
+        &mut self.rope_keys[place.0 * self.rope_dim..][..self.rope_dim]
+    }
+
+    /// The index key, `index_dim` long.
+    pub fn index_key(&self, place: Place) -> &[f32] {
+        &self.index_keys[place.0 * self.index_dim..][..self.index_dim]
+    }
+
+    /// The index key, to be written.
+    pub fn index_key_mut(&mut self, place: Place) -> &mut [f32] {
+        &mut self.index_keys[place.0 * self.index_dim..][..self.index_dim]
+    }
+}

@@ -1,0 +1,189 @@
+//! The attention job: one head of one row over all the positions that the row looks at.
+//!
+//! The query is absorbed into the latent space, so that scores and sums read latents, not keys and
+//! values. Softmax runs block by block over KV blocks of constant length, merged left to right:
+//! the bytes don't depend on how many rows a wave has.
+
+use super::{Attend, Keys};
+use crate::compute::Compute;
+use crate::limits::KV_BLOCK_ROWS;
+use crate::placed::PlacedRows;
+use crate::queue::{Grid, Job, Task};
+use crate::spec::MlaSpec;
+use crate::wave::{Row, Wave};
+use millstream_kernels::{Activations, Kernels, Weights};
+use millstream_topology::arena::LayerArena;
+
+/// Scratch: absorbed query, two latents, rope query, one block of scores.
+pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
+    3 * mla.latent_rank + mla.rope_dim + KV_BLOCK_ROWS
+}
+
+/// Fills `buffers.context`, `[rows, heads * value_dim]`, from `buffers.query`.
+pub(super) fn attend(actor: &mut Attend, wave: &Wave, compute: &mut Compute, mla: &MlaSpec) {
+    let tokens = wave.rows.len();
+    let width = mla.heads * mla.value_dim;
+    let task = HeadTask {
+        kernels: compute.kernels,
+        arena: &actor.arena,
+        latent_up: &actor.weights.latent_up,
+        keys: &actor.keys,
+        query: &actor.buffers.query,
+        wave,
+        mla,
+        out: Grid::new(&mut actor.buffers.context[..tokens * width], width, width, 1, mla.value_dim),
+    };
+    let latent_up = &actor.weights.latent_up;
+    let head_rows = mla.nope_dim + mla.value_dim;
+    compute.run(
+        |jobs, _| {
+            for head in 0..mla.heads {
+                let part = latent_up.part_of(head * head_rows);
+                let node = latent_up.parts[part].node;
+                for row in 0..tokens {
+                    jobs.push(node, Job { part: part as u32, row: row as u32, col: head as u32 });
+                }
+            }
+        },
+        &task,
+    );
+}
+
+struct HeadTask<'a> {
+    kernels: Kernels,
+    arena: &'a LayerArena,
+    latent_up: &'a PlacedRows,
+    keys: &'a Keys,
+    query: &'a [f32],
+    wave: &'a Wave,
+    mla: &'a MlaSpec,
+    out: Grid<'a, f32>,
+}
+
+/// What the softmax over some blocks has gathered, beside the latent.
+struct Gathered {
+    largest: f32,
+    sum: f32,
+}
+
+impl Task for HeadTask<'_> {
+    fn run(&self, job: Job, scratch: &mut [f32]) {
+        let (index, head) = (job.row as usize, job.col as usize);
+        let mla = self.mla;
+        let (absorbed, rest) = scratch.split_at_mut(mla.latent_rank);
+        let (latent, rest) = rest.split_at_mut(mla.latent_rank);
+        let (block_latent, rest) = rest.split_at_mut(mla.latent_rank);
+        let (rope_query, rest) = rest.split_at_mut(mla.rope_dim);
+        let scores = &mut rest[..KV_BLOCK_ROWS];
+        let first_row = head * (mla.nope_dim + mla.value_dim);
+        let rows = |rows: std::ops::Range<usize>| {
+            self.latent_up.view(self.arena, job.part as usize, rows)
+        };
+        self.turn_query(index, head, rows(first_row..first_row + mla.nope_dim), absorbed, rope_query);
+
+        let query = HeadQuery { absorbed, rope: rope_query };
+        let row = &self.wave.rows[index];
+        let selected = self.wave.selection.of(index);
+        let mut gathered: Option<Gathered> = None;
+        let mut taken = 0;
+        for block in 0..=row.position as usize / KV_BLOCK_ROWS {
+            let first = block * KV_BLOCK_ROWS;
+            let end = (first + KV_BLOCK_ROWS).min(row.position as usize + 1);
+            let listed = selected.map(|list| {
+                let rest = &list[taken..];
+                let count = rest.partition_point(|&position| (position as usize) < end);
+                taken += count;
+                &rest[..count]
+            });
+            let count = listed.map_or(end - first, <[u32]>::len);
+            if count == 0 {
+                continue;
+            }
+            let position = |i: usize| listed.map_or(first + i, |list| list[i] as usize);
+            let scores = &mut scores[..count];
+            let into = if gathered.is_none() { &mut *latent } else { &mut *block_latent };
+            let part = self.block(row, &position, &query, scores, into);
+            gathered = Some(match gathered {
+                None => part,
+                Some(before) => self.merge(before, part, latent, block_latent),
+            });
+        }
+        let gathered = gathered.expect("a row attends at least to one position");
+        self.kernels.scale(1.0 / gathered.sum, latent);
+        let values = rows(first_row + mla.nope_dim..first_row + mla.nope_dim + mla.value_dim);
+        let x = Activations { data: latent, stride: mla.latent_rank, rows: &[0] };
+        self.kernels.matmul(values, mla.latent_rank, x, self.out.take(index, head).row(0));
+    }
+}
+
+struct HeadQuery<'a> {
+    absorbed: &'a [f32],
+    rope: &'a [f32],
+}
+
+impl HeadTask<'_> {
+    /// The head's query in latent space, and its rope part turned.
+    fn turn_query(
+        &self,
+        index: usize,
+        head: usize,
+        key_rows: Weights<'_>,
+        absorbed: &mut [f32],
+        rope_query: &mut [f32],
+    ) {
+        let mla = self.mla;
+        let width = mla.nope_dim + mla.rope_dim;
+        let query = &self.query[(index * mla.heads + head) * width..][..width];
+        absorbed.fill(0.0);
+        for (i, &q) in query[..mla.nope_dim].iter().enumerate() {
+            let row = key_rows.slice(i * mla.latent_rank..(i + 1) * mla.latent_rank);
+            self.kernels.axpy_weights(q, row, absorbed);
+        }
+        let half = mla.rope_dim / 2;
+        let angles = index * half..(index + 1) * half;
+        let (cos, sin) = (&self.wave.rope.cos[angles.clone()], &self.wave.rope.sin[angles]);
+        self.kernels.rope(&query[mla.nope_dim..], cos, sin, mla.rope.interleaved, rope_query);
+    }
+
+    /// Softmax and weighted latent of one block.
+    fn block(
+        &self,
+        row: &Row,
+        position: &dyn Fn(usize) -> usize,
+        query: &HeadQuery<'_>,
+        scores: &mut [f32],
+        latent: &mut [f32],
+    ) -> Gathered {
+        let page = self.wave.page_of(row, position(0));
+        for (i, score) in scores.iter_mut().enumerate() {
+            let place = self.keys.place(page, position(i));
+            let content = self.kernels.dot(Weights::F32(query.absorbed), self.keys.latent(place));
+            let turned = self.kernels.dot(Weights::F32(query.rope), self.keys.rope_key(place));
+            *score = (content + turned) * self.mla.score_scale;
+        }
+        let (largest, sum) = self.kernels.softmax_block(scores);
+        latent.fill(0.0);
+        for (i, &share) in scores.iter().enumerate() {
+            let place = self.keys.place(page, position(i));
+            self.kernels.axpy(share, self.keys.latent(place), latent);
+        }
+        Gathered { largest, sum }
+    }
+
+    /// A later block into what the blocks before it gave.
+    fn merge(
+        &self,
+        before: Gathered,
+        block: Gathered,
+        latent: &mut [f32],
+        block_latent: &[f32],
+    ) -> Gathered {
+        let largest = if block.largest > before.largest { block.largest } else { before.largest };
+        let keep = millstream_kernels::math::exp(before.largest - largest);
+        let take = millstream_kernels::math::exp(block.largest - largest);
+        let sum = take.mul_add(block.sum, before.sum * keep);
+        self.kernels.scale(keep, latent);
+        self.kernels.axpy(take, block_latent, latent);
+        Gathered { largest, sum }
+    }
+}

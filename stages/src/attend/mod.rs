@@ -1,0 +1,255 @@
+//! Attend(L): norm, latent attention over the KV that it owns, residual, norm.
+//!
+//! One actor a layer. It owns the layer's KV pages and weights; a wave comes in with the residual
+//! stream and goes on with the residual stream after attention and the normed state for the FFN.
+//! Attention runs in absorbed form for one row and for many (DeepSeek-V2, arXiv 2405.04434,
+//! appendix; the order of sums is ARCHITECTURE.md section 8).
+
+mod indexer;
+mod keys;
+mod latent;
+
+use crate::compute::Compute;
+use crate::gauge::StageTimer;
+use crate::ids::LayerId;
+use crate::limits::{JOB_COLUMNS, Limits};
+use crate::placed::{PlacedRows, PlacedSlices, Placer};
+use crate::spec::{AttentionSpec, IndexerSpec, IndexerUse, LayerSpec, MlaSpec, ModelSpec};
+use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
+use crate::wave::Wave;
+use crate::weights::{Part, SourceError, WeightSource};
+use keys::Keys;
+use millstream_topology::arena::LayerArena;
+use std::sync::Arc;
+
+/// The latent attention of one layer.
+pub struct Attend {
+    layer: LayerId,
+    spec: LayerSpec,
+    hidden: usize,
+    keys: Keys,
+    weights: AttendWeights,
+    buffers: Buffers,
+    arena: Arc<LayerArena>,
+}
+
+/// Weights of a layer's attention, placed but not yet mapped.
+pub struct AttendWeights {
+    input_norm: Vec<f32>,
+    post_norm: Vec<f32>,
+    query_down: PlacedRows,
+    query_down_bias: Option<Vec<f32>>,
+    query_norm: Vec<f32>,
+    query_up: PlacedRows,
+    latent_down: PlacedRows,
+    latent_down_bias: Option<Vec<f32>>,
+    latent_norm: Vec<f32>,
+    /// In units of whole heads.
+    latent_up: PlacedRows,
+    output: PlacedSlices,
+    output_bias: Option<Vec<f32>>,
+    index: Option<indexer::IndexWeights>,
+}
+
+/// Working memory of one wave's attention. `[rows, ..]` each.
+struct Buffers {
+    query_low: Vec<f32>,
+    query: Vec<f32>,
+    key_low: Vec<f32>,
+    context: Vec<f32>,
+    out: Vec<f32>,
+    normed: Vec<f32>,
+    index: indexer::IndexBuffers,
+}
+
+/// f32 elements of scratch for one attention job.
+pub fn scratch_len(mla: &MlaSpec) -> usize {
+    latent::scratch_len(mla)
+}
+
+impl AttendWeights {
+    /// Reads and places the weights of a layer's attention.
+    ///
+    /// # Errors
+    /// When a tensor can't be read.
+    pub fn place(
+        placer: &mut Placer<'_>,
+        source: &dyn WeightSource,
+        layer: LayerId,
+        spec: &LayerSpec,
+    ) -> Result<AttendWeights, SourceError> {
+        let AttentionSpec::Mla(mla) = &spec.attention;
+        let load = |part| source.load(Some(layer), part);
+        let vector = |part| Ok::<_, SourceError>(load(part)?.to_f32());
+        let bias = |part| mla.bias.then(|| vector(part)).transpose();
+        let index = match &mla.indexer {
+            IndexerUse::Full(_) => Some(indexer::IndexWeights::place(placer, source, layer)?),
+            _ => None,
+        };
+        Ok(AttendWeights {
+            input_norm: vector(Part::InputNorm)?,
+            post_norm: vector(Part::PostNorm)?,
+            query_down: placer.rows(&load(Part::QueryDown)?, JOB_COLUMNS),
+            query_down_bias: bias(Part::QueryDownBias)?,
+            query_norm: vector(Part::QueryNorm)?,
+            query_up: placer.rows(&load(Part::QueryUp)?, JOB_COLUMNS),
+            latent_down: placer.rows(&load(Part::LatentDown)?, JOB_COLUMNS),
+            latent_down_bias: bias(Part::LatentDownBias)?,
+            latent_norm: vector(Part::LatentNorm)?,
+            latent_up: placer.rows(&load(Part::LatentUp)?, mla.nope_dim + mla.value_dim),
+            output: placer.slices(&load(Part::Output)?),
+            output_bias: bias(Part::OutputBias)?,
+            index,
+        })
+    }
+}
+
+impl Attend {
+    /// The actor, with room for the KV of all pages.
+    pub fn new(
+        layer: LayerId,
+        model: &ModelSpec,
+        limits: &Limits,
+        weights: AttendWeights,
+        arena: Arc<LayerArena>,
+    ) -> Attend {
+        let spec = model.layers[layer.index()].clone();
+        let AttentionSpec::Mla(mla) = &spec.attention;
+        let rows = limits.rows_max;
+        let room = |width: usize| vec![0.0; rows * width];
+        let buffers = Buffers {
+            query_low: room(mla.query_rank),
+            query: room(mla.heads * (mla.nope_dim + mla.rope_dim)),
+            key_low: room(mla.latent_rank + mla.rope_dim),
+            context: room(mla.heads * mla.value_dim),
+            out: room(model.hidden),
+            normed: vec![0.0; mla.query_rank.max(mla.latent_rank)],
+            index: indexer::IndexBuffers::new(indexer_of(mla), limits),
+        };
+        let keys = Keys::new(mla, limits.kv_pages_max);
+        Attend { layer, hidden: model.hidden, keys, weights, buffers, arena, spec }
+    }
+
+    fn attend(&mut self, wave: &mut Wave, compute: &mut Compute) {
+        let AttentionSpec::Mla(mla) = &self.spec.attention;
+        let mla = mla.clone();
+        self.project(wave, compute, &mla);
+        self.remember(wave, compute, &mla);
+        self.select(wave, compute, &mla);
+        let tokens = wave.rows.len();
+        compute.rows_times(
+            &self.arena,
+            &self.weights.query_up,
+            &self.buffers.query_low,
+            mla.query_rank,
+            tokens,
+            &mut self.buffers.query,
+        );
+        latent::attend(self, wave, compute, &mla);
+        let width = mla.heads * mla.value_dim;
+        let out = &mut self.buffers.out;
+        let (context, output) = (&self.buffers.context, &self.weights.output);
+        compute.slices_times(&self.arena, output, context, width, tokens, out);
+        let kernels = compute.kernels;
+        for row in 0..tokens {
+            let range = row * self.hidden..(row + 1) * self.hidden;
+            let out = &mut out[range.clone()];
+            if let Some(bias) = &self.weights.output_bias {
+                kernels.add(bias, out);
+            }
+            let x = &mut wave.x[range.clone()];
+            kernels.add(out, x);
+            let norm = &self.weights.post_norm;
+            kernels.rms_norm(x, norm, self.spec.norm_epsilon, &mut wave.h[range]);
+        }
+    }
+
+    /// Norm, then the projections that read the normed state.
+    fn project(&mut self, wave: &mut Wave, compute: &mut Compute, mla: &MlaSpec) {
+        let (tokens, hidden) = (wave.rows.len(), self.hidden);
+        let kernels = compute.kernels;
+        for row in 0..tokens {
+            let range = row * hidden..(row + 1) * hidden;
+            let (x, h) = (&wave.x[range.clone()], &mut wave.h[range]);
+            kernels.rms_norm(x, &self.weights.input_norm, self.spec.norm_epsilon, h);
+        }
+        let Buffers { query_low, key_low, normed, .. } = &mut self.buffers;
+        let arena = &self.arena;
+        compute.rows_times(arena, &self.weights.query_down, &wave.h, hidden, tokens, query_low);
+        compute.rows_times(arena, &self.weights.latent_down, &wave.h, hidden, tokens, key_low);
+        for low in query_low.chunks_mut(mla.query_rank).take(tokens) {
+            if let Some(bias) = &self.weights.query_down_bias {
+                kernels.add(bias, low);
+            }
+            let normed = &mut normed[..mla.query_rank];
+            kernels.rms_norm(low, &self.weights.query_norm, mla.latent_norm_epsilon, normed);
+            low.copy_from_slice(normed);
+        }
+    }
+
+    /// Latents and rope keys of the rows go into their pages.
+    fn remember(&mut self, wave: &mut Wave, compute: &mut Compute, mla: &MlaSpec) {
+        wave.turn(mla.rope, mla.rope_dim);
+        let kernels = compute.kernels;
+        let half = mla.rope_dim / 2;
+        let width = mla.latent_rank + mla.rope_dim;
+        for (index, row) in wave.rows.iter().enumerate() {
+            let low = &mut self.buffers.key_low[index * width..][..width];
+            if let Some(bias) = &self.weights.latent_down_bias {
+                kernels.add(bias, low);
+            }
+            let position = row.position as usize;
+            let place = self.keys.place(wave.page_of(row, position), position);
+            let latent = self.keys.latent_mut(place);
+            let norm = &self.weights.latent_norm;
+            kernels.rms_norm(&low[..mla.latent_rank], norm, mla.latent_norm_epsilon, latent);
+            let angles = index * half..(index + 1) * half;
+            kernels.rope(
+                &low[mla.latent_rank..],
+                &wave.rope.cos[angles.clone()],
+                &wave.rope.sin[angles],
+                mla.rope.interleaved,
+                self.keys.rope_key_mut(place),
+            );
+        }
+    }
+
+    /// Which positions the rows look at.
+    fn select(&mut self, wave: &mut Wave, compute: &mut Compute, mla: &MlaSpec) {
+        let tokens = wave.rows.len();
+        match &mla.indexer {
+            IndexerUse::Dense => wave.selection.counts[..tokens].fill(None),
+            IndexerUse::Shared => {}
+            IndexerUse::Full(index) => {
+                indexer::select(self, wave, compute, mla, index);
+                wave.trace.keep_selection(self.layer, &wave.selection, tokens);
+            }
+        }
+    }
+}
+
+fn indexer_of(mla: &MlaSpec) -> Option<&IndexerSpec> {
+    match &mla.indexer {
+        IndexerUse::Full(indexer) => Some(indexer),
+        _ => None,
+    }
+}
+
+impl Stage for Attend {
+    fn id(&self) -> ActorId {
+        ActorId { layer: self.layer, stage: StageKind::Attend }
+    }
+
+    fn handle(&mut self, message: Message, seat: &mut SeatContext) {
+        let Message::Wave(mut wave) = message else { panic!("attend takes waves, not {message:?}") };
+        let timer = StageTimer::start();
+        let (compute, outbox) = seat.compute();
+        self.attend(&mut wave, compute);
+        let next = match self.spec.moe() {
+            Some(_) => StageKind::Router,
+            None => StageKind::Matmul,
+        };
+        outbox.send_wave(self.layer, next, wave);
+        timer.stop(&seat.gauges, StageKind::Attend);
+    }
+}

@@ -1,0 +1,86 @@
+//! Combine(L): the ordered sum of a layer's results, and the residual.
+//!
+//! Each finished chunk is folded in, experts in ascending id as `sum = fma(weight, result, sum)`;
+//! after the last chunk the shared expert is added, then the residual stream (ARCHITECTURE.md
+//! section 8, rule 4). A wave with chunks left goes back to the prefetcher.
+
+use crate::gauge::StageTimer;
+use crate::ids::LayerId;
+use crate::queue::faults::{self, Fault};
+use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
+use crate::wave::Wave;
+use millstream_kernels::Kernels;
+
+/// The ordered sum of one layer.
+pub struct Combine {
+    layer: LayerId,
+    hidden: usize,
+    routed: bool,
+    shared: bool,
+    last: bool,
+}
+
+impl Combine {
+    /// The actor of one layer: `routed` if it has routed experts, `shared` if it has a unit that
+    /// all rows pass, `last` if the head comes next.
+    pub fn new(layer: LayerId, hidden: usize, routed: bool, shared: bool, last: bool) -> Combine {
+        Combine { layer, hidden, routed, shared, last }
+    }
+
+    /// Adds the results of the present chunk to the sum.
+    fn fold(&self, wave: &mut Wave, kernels: Kernels) {
+        for step in wave.chunk.clone() {
+            let union_index = match faults::active(Fault::SumInArrivalOrder) {
+                true => wave.computed[step - wave.chunk.start] as usize,
+                false => step,
+            };
+            let results = wave.results_of(union_index, self.hidden);
+            let rows = wave.routing.union[union_index];
+            for (offset, result) in wave.results[results].chunks(self.hidden).enumerate() {
+                let entry = rows.first as usize + offset;
+                let row = wave.routing.rows[entry] as usize;
+                let sum = &mut wave.sum[row * self.hidden..][..self.hidden];
+                kernels.axpy(wave.routing.row_weights[entry], result, sum);
+            }
+        }
+    }
+
+    /// The shared expert, then the residual.
+    fn finish(&self, wave: &mut Wave, kernels: Kernels) {
+        let all = ..wave.rows.len() * self.hidden;
+        if !self.routed {
+            kernels.add(&wave.shared[all], &mut wave.x[all]);
+            return;
+        }
+        if self.shared {
+            kernels.add(&wave.shared[all], &mut wave.sum[all]);
+        }
+        kernels.add(&wave.sum[all], &mut wave.x[all]);
+    }
+}
+
+impl Stage for Combine {
+    fn id(&self) -> ActorId {
+        ActorId { layer: self.layer, stage: StageKind::Combine }
+    }
+
+    fn handle(&mut self, message: Message, seat: &mut SeatContext) {
+        let Message::Wave(mut wave) = message else { panic!("combine takes waves: {message:?}") };
+        let timer = StageTimer::start();
+        let (compute, outbox) = seat.compute();
+        if self.routed {
+            self.fold(&mut wave, compute.kernels);
+            if wave.chunk.end < wave.routing.union.len() {
+                outbox.send_wave(self.layer, StageKind::Prefetch, wave);
+                timer.stop(&seat.gauges, StageKind::Combine);
+                return;
+            }
+        }
+        self.finish(&mut wave, compute.kernels);
+        match self.last {
+            true => outbox.send_wave(LayerId(0), StageKind::Head, wave),
+            false => outbox.send_wave(LayerId(self.layer.0 + 1), StageKind::Attend, wave),
+        }
+        timer.stop(&seat.gauges, StageKind::Combine);
+    }
+}

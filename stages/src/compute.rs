@@ -1,0 +1,415 @@
+//! The compute seat's arithmetic: matrices times rows, cut into jobs for the crews.
+//!
+//! Owned by the compute seat and lent to the actor that is handling a message. An operation fills
+//! the job list, runs it on the executor (crews of pinned threads, or the simulation's), and
+//! returns when all its jobs are done. Which job ran where changes no bit: a job owns its output
+//! tile, and sums are cut only at slice borders ([`SliceMap`]).
+
+use crate::limits::{JOB_COLUMNS, Limits};
+use crate::placed::{PlacedRows, PlacedSlices, PlacedUnit, SliceMap, Subtree};
+use crate::queue::{Executor, Grid, Job, JobList, Task, Tile};
+use crate::spec::{AttentionSpec, FfnSpec, IndexerUse, LayerSpec, ModelSpec};
+use millstream_kernels::{Activations, Kernels, Weights};
+use millstream_topology::arena::{LayerArena, ReadLease};
+use std::sync::Arc;
+
+/// Executor, kernels and the buffers that operations need.
+pub struct Compute {
+    /// Who runs jobs.
+    pub executor: Box<dyn Executor + Send>,
+    /// The arithmetic.
+    pub kernels: Kernels,
+    /// The slices and their nodes.
+    pub map: Arc<SliceMap>,
+    jobs: JobList,
+    /// 0, 1, 2, ..: the row list of "all rows".
+    identity: Vec<u32>,
+    partials: Vec<f32>,
+    inner: Vec<f32>,
+}
+
+/// The three matrices of a gated unit, slice by slice, wherever they lie.
+pub trait UnitWeights: Sync {
+    /// `[slice_width, hidden]`
+    fn gate(&self, slice: usize) -> Weights<'_>;
+    /// `[slice_width, hidden]`
+    fn up(&self, slice: usize) -> Weights<'_>;
+    /// `[hidden, slice_width]`
+    fn down(&self, slice: usize) -> Weights<'_>;
+    /// Rows of gate and up in a slice.
+    fn slice_width(&self) -> usize;
+}
+
+/// A gated unit among a layer's resident tensors.
+pub struct ResidentUnit<'a> {
+    /// The arena.
+    pub arena: &'a LayerArena,
+    /// Where in it.
+    pub unit: &'a PlacedUnit,
+}
+
+impl UnitWeights for ResidentUnit<'_> {
+    fn gate(&self, slice: usize) -> Weights<'_> {
+        self.unit.gate(self.arena, slice)
+    }
+    fn up(&self, slice: usize) -> Weights<'_> {
+        self.unit.up(self.arena, slice)
+    }
+    fn down(&self, slice: usize) -> Weights<'_> {
+        self.unit.down(self.arena, slice)
+    }
+    fn slice_width(&self) -> usize {
+        self.unit.slice_width
+    }
+}
+
+/// An expert in a leased slot.
+pub struct LeasedUnit<'a> {
+    /// The right to read.
+    pub lease: &'a ReadLease,
+    /// What lies where in the slot.
+    pub shape: &'a crate::load::ExpertShape,
+    /// Which node holds which slice.
+    pub map: &'a SliceMap,
+}
+
+impl LeasedUnit<'_> {
+    fn weights(&self, slice: usize, which: usize) -> Weights<'_> {
+        let node = self.map.node_of(slice);
+        let range = self.shape.range(self.map, slice, which);
+        Weights::from_bytes(self.shape.format, &self.lease.part(node)[range])
+    }
+}
+
+impl UnitWeights for LeasedUnit<'_> {
+    fn gate(&self, slice: usize) -> Weights<'_> {
+        self.weights(slice, 0)
+    }
+    fn up(&self, slice: usize) -> Weights<'_> {
+        self.weights(slice, 1)
+    }
+    fn down(&self, slice: usize) -> Weights<'_> {
+        self.weights(slice, 2)
+    }
+    fn slice_width(&self) -> usize {
+        self.shape.slice_width(self.map)
+    }
+}
+
+/// Which rows of the input an operation takes.
+#[derive(Clone, Copy)]
+pub enum ChosenRows<'a> {
+    /// The first so many.
+    First(usize),
+    /// These.
+    Listed(&'a [u32]),
+}
+
+impl Compute {
+    /// The arithmetic of a pipeline.
+    pub fn new(
+        executor: Box<dyn Executor + Send>,
+        kernels: Kernels,
+        map: Arc<SliceMap>,
+        spec: &ModelSpec,
+        limits: &Limits,
+    ) -> Compute {
+        let rows = limits.rows_max;
+        let inner = spec.layers.iter().map(inner_width).max().unwrap_or(0);
+        Compute {
+            jobs: JobList::new(map.nodes, jobs_max(spec, limits)),
+            identity: (0..rows as u32).collect(),
+            partials: vec![0.0; map.subtrees.len() * rows * spec.hidden],
+            inner: vec![0.0; rows * inner],
+            executor,
+            kernels,
+            map,
+        }
+    }
+
+    /// Runs jobs that the caller deals: `deal` pushes them.
+    pub fn run(&mut self, deal: impl FnOnce(&mut JobList, &SliceMap), task: &dyn Task) {
+        self.jobs.clear();
+        deal(&mut self.jobs, &self.map);
+        self.executor.run(&self.jobs, task);
+    }
+
+    /// `out[t, r] = weights row r . x row t`, for `tokens` rows of `x` (row length `stride`).
+    pub fn rows_times(
+        &mut self,
+        arena: &LayerArena,
+        weights: &PlacedRows,
+        x: &[f32],
+        stride: usize,
+        tokens: usize,
+        out: &mut [f32],
+    ) {
+        let out = &mut out[..tokens * weights.rows];
+        let task = RowsTask {
+            kernels: self.kernels,
+            arena,
+            weights,
+            x: Activations { data: x, stride, rows: &self.identity[..tokens] },
+            out: Grid::new(out, weights.rows, weights.rows, tokens.max(1), JOB_COLUMNS),
+        };
+        self.jobs.clear();
+        for (part, run) in weights.parts.iter().enumerate() {
+            let tiles = run.rows.start / JOB_COLUMNS..run.rows.end.div_ceil(JOB_COLUMNS);
+            for tile in tiles {
+                self.jobs.push(run.node, Job { part: part as u32, row: 0, col: tile as u32 });
+            }
+        }
+        self.executor.run(&self.jobs, &task);
+    }
+
+    /// `out[t] = weights * x[t]` with the columns cut at the slices, `[tokens, rows]`. `x` has
+    /// row length `stride`; slice s begins at column `s * slice_cols`.
+    pub fn slices_times(
+        &mut self,
+        arena: &LayerArena,
+        weights: &PlacedSlices,
+        x: &[f32],
+        stride: usize,
+        tokens: usize,
+        out: &mut [f32],
+    ) {
+        let slice = |slice: usize| weights.view(arena, slice);
+        let input = SlicedInput { data: x, slice_offset: weights.slice_cols, stride };
+        let partials = std::mem::take(&mut self.partials);
+        let partials =
+            self.sum_slices(partials, &slice, weights.slice_cols, input, weights.rows, tokens);
+        out[..tokens * weights.rows].copy_from_slice(&partials[..tokens * weights.rows]);
+        self.partials = partials;
+    }
+
+    /// `out[t] = down * (silu(gate * x[t]) * (up * x[t]))` for the chosen rows of `x` (row length
+    /// `hidden`), `[rows chosen, hidden]`.
+    pub fn gated_unit(
+        &mut self,
+        unit: &dyn UnitWeights,
+        x: &[f32],
+        hidden: usize,
+        rows: ChosenRows<'_>,
+        out: &mut [f32],
+    ) {
+        let width = unit.slice_width();
+        let mut inner = std::mem::take(&mut self.inner);
+        let rows = match rows {
+            ChosenRows::First(tokens) => &self.identity[..tokens],
+            ChosenRows::Listed(rows) => rows,
+        };
+        let tokens = rows.len();
+        let inner_used = &mut inner[..self.map.slices * tokens * width];
+        let task = GateUpTask {
+            kernels: self.kernels,
+            unit,
+            hidden,
+            x: Activations { data: x, stride: hidden, rows },
+            out: Grid::new(inner_used, width, width, tokens, JOB_COLUMNS),
+        };
+        self.jobs.clear();
+        for col in 0..width.div_ceil(JOB_COLUMNS) {
+            for slice in 0..self.map.slices {
+                let job = Job { part: slice as u32, row: slice as u32, col: col as u32 };
+                self.jobs.push(self.map.node_of(slice), job);
+            }
+        }
+        self.executor.run(&self.jobs, &task);
+        drop(task);
+        let down = |slice: usize| unit.down(slice);
+        let input = SlicedInput { data: &inner, slice_offset: tokens * width, stride: width };
+        let partials = std::mem::take(&mut self.partials);
+        let partials = self.sum_slices(partials, &down, width, input, hidden, tokens);
+        out[..tokens * hidden].copy_from_slice(&partials[..tokens * hidden]);
+        self.partials = partials;
+        self.inner = inner;
+    }
+
+    /// Partial results of every subtree, then their sum in the first `[tokens, rows]` of the
+    /// returned buffer.
+    fn sum_slices<'w>(
+        &mut self,
+        mut partials: Vec<f32>,
+        slice: &(dyn Fn(usize) -> Weights<'w> + Sync),
+        slice_cols: usize,
+        input: SlicedInput<'_>,
+        rows: usize,
+        tokens: usize,
+    ) -> Vec<f32> {
+        let trees = self.map.subtrees.len();
+        let task = SlicesTask {
+            kernels: self.kernels,
+            subtrees: &self.map.subtrees,
+            slice,
+            slice_cols,
+            input,
+            identity: &self.identity[..tokens],
+            out: Grid::new(&mut partials[..trees * tokens * rows], rows, rows, tokens, JOB_COLUMNS),
+        };
+        self.jobs.clear();
+        for col in 0..rows.div_ceil(JOB_COLUMNS) {
+            for (index, tree) in self.map.subtrees.iter().enumerate() {
+                let job = Job { part: index as u32, row: index as u32, col: col as u32 };
+                self.jobs.push(tree.node, job);
+            }
+        }
+        self.executor.run(&self.jobs, &task);
+        drop(task);
+        let kernels = self.kernels;
+        let one = tokens * rows;
+        self.map.merge(&mut |into, from| {
+            let (left, right) = partials.split_at_mut(from * one);
+            kernels.add(&right[..one], &mut left[into * one..][..one]);
+        });
+        partials
+    }
+}
+
+/// Width of the activations between gate/up and down, over all slices.
+fn inner_width(layer: &LayerSpec) -> usize {
+    match &layer.ffn {
+        FfnSpec::Dense { intermediate } => *intermediate,
+        FfnSpec::Moe(moe) => moe.intermediate.max(moe.shared_intermediate),
+    }
+}
+
+/// The longest job list of one node.
+pub fn jobs_max(spec: &ModelSpec, limits: &Limits) -> usize {
+    let tiles = |rows: usize| rows.div_ceil(JOB_COLUMNS);
+    let mut most = tiles(spec.vocabulary).max(tiles(spec.hidden) * 8).max(limits.rows_max);
+    for layer in &spec.layers {
+        let AttentionSpec::Mla(mla) = &layer.attention;
+        let query = tiles(mla.heads * (mla.nope_dim + mla.rope_dim));
+        let inner = tiles(inner_width(layer)) + 8;
+        let experts = layer.moe().map_or(0, |moe| tiles(moe.experts));
+        let index = match &mla.indexer {
+            IndexerUse::Full(indexer) => tiles(indexer.heads * indexer.dim),
+            _ => 0,
+        };
+        let heads = mla.heads * limits.rows_max;
+        most = [most, query, inner, experts, index, heads].into_iter().fold(0, usize::max);
+    }
+    most.max(limits.context_max.div_ceil(crate::limits::KV_BLOCK_ROWS) * limits.rows_max.min(64))
+}
+
+/// f32 elements of scratch that a job may need.
+pub fn scratch_len(spec: &ModelSpec, limits: &Limits) -> usize {
+    let attention = spec.layers.iter().map(|layer| {
+        let AttentionSpec::Mla(mla) = &layer.attention;
+        crate::attend::scratch_len(mla)
+    });
+    let tiles = 5 * limits.rows_max * JOB_COLUMNS;
+    attention.fold(tiles, usize::max)
+}
+
+/// Rows of a matrix times rows of activations; a tile is [`JOB_COLUMNS`] weight rows.
+struct RowsTask<'a> {
+    kernels: Kernels,
+    arena: &'a LayerArena,
+    weights: &'a PlacedRows,
+    x: Activations<'a>,
+    out: Grid<'a, f32>,
+}
+
+impl Task for RowsTask<'_> {
+    fn run(&self, job: Job, scratch: &mut [f32]) {
+        let mut tile = self.out.take(0, job.col as usize);
+        let rows = tile.first_col()..tile.first_col() + tile.cols();
+        let weights = self.weights.view(self.arena, job.part as usize, rows);
+        let scratch = &mut scratch[..tile.rows() * tile.cols()];
+        self.kernels.matmul(weights, self.weights.cols, self.x, scratch);
+        copy_tile(scratch, &mut tile);
+    }
+}
+
+/// Gate and up of one slice, then silu(gate) * up; a tile is [`JOB_COLUMNS`] inner columns.
+struct GateUpTask<'a> {
+    kernels: Kernels,
+    unit: &'a dyn UnitWeights,
+    hidden: usize,
+    x: Activations<'a>,
+    out: Grid<'a, f32>,
+}
+
+impl Task for GateUpTask<'_> {
+    fn run(&self, job: Job, scratch: &mut [f32]) {
+        let slice = job.part as usize;
+        let mut tile = self.out.take(job.row as usize, job.col as usize);
+        let first = tile.first_col() * self.hidden;
+        let range = first..first + tile.cols() * self.hidden;
+        let (gate, rest) = scratch.split_at_mut(tile.rows() * tile.cols());
+        let up = &mut rest[..gate.len()];
+        self.kernels.matmul(self.unit.gate(slice).slice(range.clone()), self.hidden, self.x, gate);
+        self.kernels.matmul(self.unit.up(slice).slice(range), self.hidden, self.x, up);
+        let cols = tile.cols();
+        for row in 0..tile.rows() {
+            let range = row * cols..(row + 1) * cols;
+            self.kernels.silu_mul(&gate[range.clone()], &up[range], tile.row(row));
+        }
+    }
+}
+
+/// Activations whose columns are cut into slices.
+#[derive(Clone, Copy)]
+struct SlicedInput<'a> {
+    data: &'a [f32],
+    /// From the first element of a slice to that of the next.
+    slice_offset: usize,
+    /// From one row to the next within a slice.
+    stride: usize,
+}
+
+/// Down columns of a subtree of slices; a tile is [`JOB_COLUMNS`] output rows of one subtree.
+struct SlicesTask<'a, 'w> {
+    kernels: Kernels,
+    subtrees: &'a [Subtree],
+    slice: &'a (dyn Fn(usize) -> Weights<'w> + Sync),
+    slice_cols: usize,
+    input: SlicedInput<'a>,
+    identity: &'a [u32],
+    out: Grid<'a, f32>,
+}
+
+impl Task for SlicesTask<'_, '_> {
+    fn run(&self, job: Job, scratch: &mut [f32]) {
+        let tree = self.subtrees[job.part as usize];
+        let mut tile = self.out.take(job.row as usize, job.col as usize);
+        let rows = tile.first_col()..tile.first_col() + tile.cols();
+        let len = tile.rows() * tile.cols();
+        self.subtree(tree.first, tree.count, rows, len, scratch);
+        copy_tile(&scratch[..len], &mut tile);
+    }
+}
+
+impl SlicesTask<'_, '_> {
+    /// The sum over `count` slices from `first`, in the first `len` elements of `scratch`.
+    fn subtree(
+        &self,
+        first: usize,
+        count: usize,
+        rows: std::ops::Range<usize>,
+        len: usize,
+        scratch: &mut [f32],
+    ) {
+        if count == 1 {
+            let input = &self.input.data[first * self.input.slice_offset..];
+            let x = Activations { data: input, stride: self.input.stride, rows: self.identity };
+            let range = rows.start * self.slice_cols..rows.end * self.slice_cols;
+            let weights = (self.slice)(first).slice(range);
+            self.kernels.matmul(weights, self.slice_cols, x, &mut scratch[..len]);
+            return;
+        }
+        let half = count / 2;
+        self.subtree(first, half, rows.clone(), len, scratch);
+        let (left, right) = scratch.split_at_mut(len);
+        self.subtree(first + half, half, rows, len, right);
+        self.kernels.add(&right[..len], left);
+    }
+}
+
+fn copy_tile(from: &[f32], tile: &mut Tile<'_, f32>) {
+    let cols = tile.cols();
+    for row in 0..tile.rows() {
+        tile.row(row).copy_from_slice(&from[row * cols..(row + 1) * cols]);
+    }
+}

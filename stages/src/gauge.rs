@@ -1,0 +1,152 @@
+//! What the pipeline measures about itself: work per stage, expert hits, bytes read.
+//!
+//! Counters are written by the seats with relaxed stores and read by the engine between steps; a
+//! figure may be one message old, never torn. [`LatencyHistogram`] is the home of hdrhistogram.
+
+use crate::stage::{STAGES, StageKind};
+use hdrhistogram::Histogram;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Counters of a running pipeline.
+#[derive(Default)]
+pub struct Gauges {
+    stage_work_ns: [AtomicU64; STAGES.len()],
+    stage_messages: [AtomicU64; STAGES.len()],
+    expert_hits: AtomicU64,
+    expert_misses: AtomicU64,
+    hints: AtomicU64,
+    bytes_read: AtomicU64,
+    reads_failed: AtomicU64,
+    compute_idle_ns: AtomicU64,
+}
+
+/// One reading of the [`Gauges`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Nanoseconds of handling messages, by [`StageKind`] order.
+    pub stage_work_ns: [u64; STAGES.len()],
+    /// Messages handled, by [`StageKind`] order.
+    pub stage_messages: [u64; STAGES.len()],
+    /// Experts that a chunk found in a slot.
+    pub expert_hits: u64,
+    /// Experts that a chunk had to wait for.
+    pub expert_misses: u64,
+    /// Loads that were started as guesses.
+    pub hints: u64,
+    /// Bytes read from the model's files.
+    pub bytes_read: u64,
+    /// Expert reads that failed.
+    pub reads_failed: u64,
+    /// Nanoseconds in which the compute seat had nothing to do.
+    pub compute_idle_ns: u64,
+}
+
+impl Gauges {
+    /// A chunk found an expert in a slot.
+    pub fn expert_hit(&self) {
+        add(&self.expert_hits, 1);
+    }
+
+    /// A chunk waits for an expert.
+    pub fn expert_miss(&self) {
+        add(&self.expert_misses, 1);
+    }
+
+    /// A load was started as a guess.
+    pub fn hint(&self) {
+        add(&self.hints, 1);
+    }
+
+    /// Bytes came from a file.
+    pub fn bytes_read(&self, bytes: u64) {
+        add(&self.bytes_read, bytes);
+    }
+
+    /// An expert read failed for good.
+    pub fn read_failed(&self) {
+        add(&self.reads_failed, 1);
+    }
+
+    /// The compute seat had nothing to do for this long.
+    pub fn compute_idle(&self, idle_ns: u64) {
+        add(&self.compute_idle_ns, idle_ns);
+    }
+
+    /// All counters, now.
+    pub fn read(&self) -> Reading {
+        let all = |counters: &[AtomicU64; STAGES.len()]| {
+            std::array::from_fn(|stage| get(&counters[stage]))
+        };
+        Reading {
+            stage_work_ns: all(&self.stage_work_ns),
+            stage_messages: all(&self.stage_messages),
+            expert_hits: get(&self.expert_hits),
+            expert_misses: get(&self.expert_misses),
+            hints: get(&self.hints),
+            bytes_read: get(&self.bytes_read),
+            reads_failed: get(&self.reads_failed),
+            compute_idle_ns: get(&self.compute_idle_ns),
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// Times the handling of one message.
+pub struct StageTimer(Instant);
+
+impl StageTimer {
+    /// Starts.
+    pub fn start() -> StageTimer {
+        StageTimer(Instant::now())
+    }
+
+    /// Stops and counts.
+    pub fn stop(self, gauges: &Gauges, stage: StageKind) {
+        add(&gauges.stage_work_ns[stage as usize], self.0.elapsed().as_nanos() as u64);
+        add(&gauges.stage_messages[stage as usize], 1);
+    }
+}
+
+/// Latencies from 1 us to 1 h with three significant digits. Recording doesn't allocate.
+pub struct LatencyHistogram(Histogram<u64>);
+
+/// Longest latency that is told apart: one hour.
+const LATENCY_US_MAX: u64 = 3_600_000_000;
+
+impl Default for LatencyHistogram {
+    fn default() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
+        LatencyHistogram(histogram.expect("the bounds are constants that fit"))
+    }
+}
+
+impl LatencyHistogram {
+    /// Counts one latency; what is out of bounds counts as the bound.
+    pub fn record(&mut self, latency: std::time::Duration) {
+        let latency_us = latency.as_micros().clamp(1, u128::from(LATENCY_US_MAX)) as u64;
+        self.0.saturating_record(latency_us);
+    }
+
+    /// The latency that `percent` of the recorded ones don't exceed, in microseconds.
+    pub fn percentile_us(&self, percent: f64) -> u64 {
+        self.0.value_at_percentile(percent)
+    }
+
+    /// The largest latency, in microseconds.
+    pub fn max_us(&self) -> u64 {
+        self.0.max()
+    }
+
+    /// How many were recorded.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+}

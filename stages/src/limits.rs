@@ -1,0 +1,140 @@
+//! Every bound of a running pipeline, in one value.
+//!
+//! `Limits` is made once at start from the model, the plan and the user's flags, and printed. No
+//! queue, buffer or table of the data path grows past what it says, so nothing allocates later.
+
+use crate::spec::{AttentionSpec, ModelSpec};
+use std::fmt;
+
+/// Positions per KV block: softmax runs within a block and blocks are merged left to right, so
+/// this is part of the arithmetic, not a tuning knob. A KV page is one block.
+pub const KV_BLOCK_ROWS: usize = 64;
+
+/// Columns of one job's output: a job computes this many weight rows for all rows of a wave.
+pub const JOB_COLUMNS: usize = 32;
+
+/// The bounds of a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows of one wave.
+    pub rows_max: usize,
+    /// Waves in flight.
+    pub waves_max: usize,
+    /// Sequences admitted at once.
+    pub sequences_max: usize,
+    /// Rows of one wave whose logits are wanted.
+    pub logits_rows_max: usize,
+    /// Positions of one sequence.
+    pub context_max: usize,
+    /// KV pages of [`KV_BLOCK_ROWS`] positions, over all sequences.
+    pub kv_pages_max: usize,
+    /// Expert slots of each layer (0 for dense layers).
+    pub slots: Vec<usize>,
+    /// Bytes of expert results that one chunk of a wave may hold.
+    pub partial_bytes_max: usize,
+    /// Index scores that are held at once, in positions (rows times context).
+    pub index_scores_max: usize,
+    /// Expert reads in flight at the reader.
+    pub reads_max: usize,
+    /// Bytes of the largest expert in the files.
+    pub expert_bytes_max: usize,
+    /// Keep each row's experts and index selections for the caller.
+    pub trace: bool,
+}
+
+/// What the user or a test asks for; the rest of [`Limits`] follows from the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitsRequest {
+    /// Rows of one wave (the prefill chunk).
+    pub rows_max: usize,
+    /// Waves in flight.
+    pub waves_max: usize,
+    /// Sequences admitted at once.
+    pub sequences_max: usize,
+    /// Positions of one sequence.
+    pub context_max: usize,
+    /// Expert slots per layer; each layer gets at most its number of experts.
+    pub slots_per_layer: usize,
+    /// Rows of one wave whose logits are wanted.
+    pub logits_rows_max: usize,
+    /// Keep each row's experts and index selections for the caller.
+    pub trace: bool,
+}
+
+impl Limits {
+    /// The bounds for a model.
+    pub fn new(spec: &ModelSpec, request: &LimitsRequest) -> Limits {
+        let slots = |layer: &crate::spec::LayerSpec| {
+            layer.moe().map_or(0, |moe| request.slots_per_layer.clamp(1, moe.experts))
+        };
+        let slots: Vec<usize> = spec.layers.iter().map(slots).collect();
+        let pages = request.context_max.div_ceil(KV_BLOCK_ROWS) * request.sequences_max;
+        let one_expert = request.rows_max * spec.hidden * 4;
+        Limits {
+            rows_max: request.rows_max,
+            waves_max: request.waves_max,
+            sequences_max: request.sequences_max,
+            logits_rows_max: request.logits_rows_max.clamp(1, request.rows_max),
+            context_max: request.context_max,
+            kv_pages_max: pages,
+            partial_bytes_max: one_expert.max(64 << 20).min(one_expert * most_experts(spec)),
+            index_scores_max: request.context_max.max(4 << 20),
+            reads_max: slots.iter().copied().max().unwrap_or(0).clamp(1, 16),
+            slots,
+            expert_bytes_max: 0,
+            trace: request.trace,
+        }
+    }
+
+    /// f32 elements of KV that one position of one layer needs.
+    pub fn kv_width(attention: &AttentionSpec) -> usize {
+        let AttentionSpec::Mla(mla) = attention;
+        let index = match &mla.indexer {
+            crate::spec::IndexerUse::Full(indexer) => indexer.dim,
+            _ => 0,
+        };
+        mla.latent_rank + mla.rope_dim + index
+    }
+
+    /// Bytes of KV over all layers and pages.
+    pub fn kv_bytes(&self, spec: &ModelSpec) -> usize {
+        let width: usize = spec.layers.iter().map(|layer| Limits::kv_width(&layer.attention)).sum();
+        width * 4 * self.kv_pages_max * KV_BLOCK_ROWS
+    }
+
+    /// Messages that can exist at once: no queue of the pipeline is shorter than this.
+    pub fn messages_max(&self) -> usize {
+        let slots: usize = self.slots.iter().sum();
+        let slots_largest = self.slots.iter().copied().max().unwrap_or(0);
+        (slots + self.waves_max * (slots_largest + self.slots.len() + 2) + 8).next_power_of_two()
+    }
+}
+
+/// Experts of the largest layer: a wave's results never take more rows than it has experts.
+fn most_experts(spec: &ModelSpec) -> usize {
+    spec.layers.iter().filter_map(|l| l.moe()).map(|moe| moe.experts).max().unwrap_or(1)
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let moe: Vec<usize> = self.slots.iter().copied().filter(|&slots| slots > 0).collect();
+        let slots = match (moe.iter().min(), moe.iter().max()) {
+            (Some(low), Some(high)) if low == high => format!("{low}"),
+            (Some(low), Some(high)) => format!("{low} to {high}"),
+            _ => "0".into(),
+        };
+        write!(
+            f,
+            "rows a wave {}, waves {}, sequences {}, context {}, KV pages {} of {} positions, \
+             slots a layer {slots}, reads in flight {}, messages {}",
+            self.rows_max,
+            self.waves_max,
+            self.sequences_max,
+            self.context_max,
+            self.kv_pages_max,
+            KV_BLOCK_ROWS,
+            self.reads_max,
+            self.messages_max(),
+        )
+    }
+}

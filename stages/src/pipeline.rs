@@ -1,0 +1,292 @@
+//! The pipeline: a model's actors on their seats, and the way in and out.
+//!
+//! [`assemble`] reads and places the resident weights and makes every actor; it is the same for
+//! threads and for the simulation. [`crate::threads::Pipeline`] puts the seats on threads. The engine hands in
+//! waves and takes finished ones; nothing else crosses.
+
+use crate::attend::{Attend, AttendWeights};
+use crate::combine::Combine;
+use crate::compute::{Compute, jobs_max, scratch_len};
+use crate::gauge::Gauges;
+use crate::head::{Embed, Head};
+use crate::ids::{ExpertId, LayerId, SeatId};
+use crate::limits::{JOB_COLUMNS, Limits};
+use crate::load::{ExpertShape, LoadDesk, Loader, Reader};
+use crate::matmul::Matmul;
+use crate::placed::{PlacedRows, Placer, SliceMap};
+use crate::prefetch::{Lookahead, Prefetcher};
+use crate::queue::{CrewError, Executor, Ring};
+use crate::router::Router;
+use crate::seat::Seat;
+use crate::spec::{FfnSpec, LayerSpec, ModelSpec};
+use crate::stage::{
+    ActorId, Directory, Envelope, Finished, Inbox, Message, Outbox, STAGES, SeatContext, Stage,
+    StageKind,
+};
+use crate::wave::Wave;
+use crate::weights::{Part, SourceError, WeightSource};
+use millstream_kernels::Kernels;
+use millstream_topology::arena::{ArenaError, Binding};
+use millstream_topology::plan::{PlacementPlan, SeatHost};
+use std::sync::Arc;
+
+/// Why a pipeline can't be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A tensor can't be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// Memory can't be had.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// Workers can't be started.
+    #[error(transparent)]
+    Crew(#[from] CrewError),
+    /// A seat's thread can't be started.
+    #[error("starting the thread of {seat} failed: {source}; allow more threads (ulimit -u, the cgroup's pids.max)")]
+    Thread {
+        /// Which seat.
+        seat: SeatId,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// What a pipeline is made from.
+pub struct Blueprint {
+    /// The model.
+    pub spec: ModelSpec,
+    /// Its weights.
+    pub source: Arc<dyn WeightSource>,
+    /// Who sits where.
+    pub plan: PlacementPlan,
+    /// Every bound.
+    pub limits: Limits,
+    /// The arithmetic.
+    pub kernels: Kernels,
+    /// How prefetchers guess.
+    pub lookahead: Lookahead,
+    /// How arenas are bound.
+    pub binding: Binding,
+}
+
+/// Seats with their actors, not yet on threads.
+pub struct Assembly {
+    /// The seats; the compute seat first.
+    pub seats: Vec<Seat>,
+    /// The way in.
+    pub directory: Directory,
+    /// Counters.
+    pub gauges: Arc<Gauges>,
+    /// All waves there are.
+    pub waves: Vec<Box<Wave>>,
+    /// The bounds, completed.
+    pub limits: Limits,
+}
+
+/// Elements of scratch and jobs of a node that an executor for this model must offer.
+pub fn executor_bounds(blueprint: &Blueprint) -> (usize, usize) {
+    let (spec, limits) = (&blueprint.spec, &blueprint.limits);
+    (scratch_len(spec, limits), jobs_max(spec, limits))
+}
+
+/// Which seat hosts which stage.
+fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) {
+    let mut seats = 1;
+    let mut host = |host: SeatHost| match host {
+        SeatHost::Leader => SeatId(0),
+        SeatHost::OwnThread(_) => {
+            seats += 1;
+            SeatId(seats - 1)
+        }
+    };
+    let mut seat_of = [SeatId(0); STAGES.len()];
+    seat_of[StageKind::Prefetch as usize] = host(plan.residency);
+    seat_of[StageKind::Load as usize] = host(plan.io);
+    (seat_of, seats as usize)
+}
+
+/// Bytes of the largest expert in the files, and in a slot.
+fn expert_bytes(spec: &ModelSpec, source: &dyn WeightSource) -> (usize, usize) {
+    let (mut stored, mut unpacked) = (0, 0);
+    for (layer, moe) in moe_layers(spec) {
+        for expert in 0..moe.experts as u32 {
+            let extents = source.expert_extents(layer, ExpertId(expert));
+            stored = stored.max(extents.iter().map(|extent| extent.bytes).sum());
+        }
+        let shape = ExpertShape::new(spec.hidden, moe, source.expert_format(layer));
+        unpacked = unpacked.max(3 * shape.matrix_bytes());
+    }
+    (stored, unpacked)
+}
+
+fn moe_layers(spec: &ModelSpec) -> impl Iterator<Item = (LayerId, &crate::spec::MoeSpec)> {
+    let layers = spec.layers.iter().enumerate();
+    layers.filter_map(|(layer, spec)| Some((LayerId(layer as u32), spec.moe()?)))
+}
+
+/// Makes every actor and deals them over the seats.
+///
+/// # Errors
+/// When a tensor can't be read or memory can't be had.
+pub fn assemble(
+    blueprint: &Blueprint,
+    executor: Box<dyn Executor + Send>,
+    reader: Box<dyn Reader>,
+) -> Result<Assembly, StartError> {
+    let Blueprint { spec, source, plan, kernels, .. } = blueprint;
+    let mut limits = blueprint.limits.clone();
+    let (stored_bytes, unpacked_bytes) = expert_bytes(spec, &**source);
+    limits.expert_bytes_max = stored_bytes;
+    let map = Arc::new(SliceMap::new(spec.slices, plan.nodes.len()));
+    let mut actors = end_actors(blueprint, &limits, &map)?;
+    for layer in 0..spec.layers.len() {
+        actors.extend(layer_actors(blueprint, &limits, &map, LayerId(layer as u32))?);
+    }
+    let (seat_of, seats) = seats_of(plan);
+    let messages = limits.messages_max();
+    let directory = Directory {
+        seat_of,
+        inboxes: Arc::new((0..seats).map(|_| Inbox::new(messages)).collect()),
+        finished: Arc::new(Finished {
+            ring: Ring::new(limits.waves_max.next_power_of_two().max(2)),
+            parking: crate::queue::Parking::new(),
+        }),
+    };
+    let gauges = Arc::new(Gauges::default());
+    let mut compute = Some(Compute::new(executor, *kernels, map, spec, &limits));
+    let mut desk = Some(LoadDesk::new(reader, &limits, unpacked_bytes));
+    let mut made = vec![];
+    for (seat, inbox) in directory.inboxes.iter().enumerate() {
+        let id = SeatId(seat as u32);
+        let hosts = |stage: StageKind| seat_of[stage as usize] == id;
+        let context = SeatContext {
+            outbox: Outbox::new(id, directory.clone(), messages),
+            compute: if hosts(StageKind::Matmul) { compute.take() } else { None },
+            desk: if hosts(StageKind::Load) { desk.take() } else { None },
+            gauges: gauges.clone(),
+        };
+        let (mine, others): (Vec<_>, Vec<_>) =
+            actors.into_iter().partition(|actor: &Box<dyn Stage>| hosts(actor.id().stage));
+        actors = others;
+        made.push(Seat::new(id, spec.layers.len(), mine, inbox.clone(), context));
+    }
+    let waves = (0..limits.waves_max as u32).map(|i| Box::new(Wave::new(i, spec, &limits)));
+    Ok(Assembly { seats: made, directory, gauges, waves: waves.collect(), limits })
+}
+
+/// Embed and Head, with the model's own arena.
+fn end_actors(
+    blueprint: &Blueprint,
+    limits: &Limits,
+    map: &SliceMap,
+) -> Result<Vec<Box<dyn Stage>>, StartError> {
+    let Blueprint { spec, source, .. } = blueprint;
+    let mut placer = Placer::new(map);
+    let table = placer.rows(&source.load(None, Part::Embedding)?, JOB_COLUMNS);
+    let head = match spec.tied_head {
+        true => table.clone(),
+        false => placer.rows(&source.load(None, Part::Head)?, JOB_COLUMNS),
+    };
+    let norm = source.load(None, Part::FinalNorm)?.to_f32();
+    let arena = placer.finish(&blueprint.binding)?;
+    let head = Head::new(head, norm, spec.final_norm_epsilon, limits, arena.clone());
+    Ok(vec![Box::new(Embed::new(table, arena)), Box::new(head)])
+}
+
+/// All actors of one layer, with the layer's arena.
+fn layer_actors(
+    blueprint: &Blueprint,
+    limits: &Limits,
+    map: &Arc<SliceMap>,
+    id: LayerId,
+) -> Result<Vec<Box<dyn Stage>>, StartError> {
+    let Blueprint { spec, source, .. } = blueprint;
+    let layer = &spec.layers[id.index()];
+    let mut placer = Placer::new(map);
+    let attention = AttendWeights::place(&mut placer, &**source, id, layer)?;
+    let unit = place_unit(&mut placer, &**source, id, layer)?;
+    let gate = place_gate(&mut placer, &**source, id, layer)?;
+    let format = source.expert_format(id);
+    let shape = layer.moe().map(|moe| ExpertShape::new(spec.hidden, moe, format));
+    let slots = limits.slots[id.index()];
+    if let Some(shape) = &shape {
+        let parts: Vec<usize> = (0..map.nodes).map(|node| shape.part_bytes(map, node)).collect();
+        placer.builder.slots(slots as u32, &parts);
+    }
+    let arena = placer.finish(&blueprint.binding)?;
+    let last = id.index() + 1 == spec.layers.len();
+    let (hidden, shared) = (spec.hidden, unit.is_some());
+    let mut actors: Vec<Box<dyn Stage>> = vec![
+        Box::new(Attend::new(id, spec, limits, attention, arena.clone())),
+        Box::new(Matmul::new(id, hidden, limits, unit, shape, arena.clone())),
+        Box::new(Combine::new(id, hidden, shape.is_some(), shared, last)),
+    ];
+    if let (Some(moe), Some((gate, bias)), Some(shape)) = (layer.moe(), gate, shape) {
+        let next = moe_layers(spec).map(|(next, _)| next).find(|next| *next > id);
+        let lookahead = blueprint.lookahead;
+        actors.push(Box::new(Router::new(id, moe, limits, gate, bias, arena.clone())));
+        let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, lookahead, arena);
+        actors.push(Box::new(prefetcher));
+        actors.push(Box::new(Loader::new(id, slots, source.clone(), shape, map.clone())));
+    }
+    Ok(actors)
+}
+
+/// The dense unit of a dense layer, or the shared expert.
+fn place_unit(
+    placer: &mut Placer<'_>,
+    source: &dyn WeightSource,
+    id: LayerId,
+    layer: &LayerSpec,
+) -> Result<Option<crate::placed::PlacedUnit>, SourceError> {
+    let parts = match &layer.ffn {
+        FfnSpec::Dense { .. } => [Part::DenseGate, Part::DenseUp, Part::DenseDown],
+        FfnSpec::Moe(moe) if moe.shared_intermediate > 0 => {
+            [Part::SharedGate, Part::SharedUp, Part::SharedDown]
+        }
+        FfnSpec::Moe(_) => return Ok(None),
+    };
+    let [gate, up, down] = parts.map(|part| source.load(Some(id), part));
+    Ok(Some(placer.unit(&gate?, &up?, &down?)))
+}
+
+type Gate = (PlacedRows, Option<Vec<f32>>);
+
+fn place_gate(
+    placer: &mut Placer<'_>,
+    source: &dyn WeightSource,
+    id: LayerId,
+    layer: &LayerSpec,
+) -> Result<Option<Gate>, SourceError> {
+    let Some(moe) = layer.moe() else { return Ok(None) };
+    let gate = placer.rows(&source.load(Some(id), Part::Router)?, JOB_COLUMNS);
+    let bias = match moe.gate.bias {
+        true => Some(source.load(Some(id), Part::RouterBias)?.to_f32()),
+        false => None,
+    };
+    Ok(Some((gate, bias)))
+}
+
+impl Directory {
+    /// Hands a filled wave to the first stage.
+    pub fn submit(&self, wave: Box<Wave>) {
+        let to = ActorId { layer: LayerId(0), stage: StageKind::Embed };
+        let seat = self.seat_of[StageKind::Embed as usize];
+        let tag = wave.tag;
+        let envelope = Envelope { to, message: Message::Wave(wave) };
+        self.inboxes[seat.index()].deliver(tag, envelope);
+    }
+}
+
+/// Bytes that the arenas of a model need with these limits: resident weights and slots.
+pub fn slot_bytes(spec: &ModelSpec, source: &dyn WeightSource, nodes: usize) -> Vec<usize> {
+    let map = SliceMap::new(spec.slices, nodes);
+    let bytes = |id: LayerId, layer: &LayerSpec| {
+        let moe = layer.moe()?;
+        let shape = ExpertShape::new(spec.hidden, moe, source.expert_format(id));
+        Some((0..nodes).map(|node| shape.part_bytes(&map, node).next_multiple_of(4096)).sum())
+    };
+    let layers = spec.layers.iter().enumerate();
+    layers.map(|(id, layer)| bytes(LayerId(id as u32), layer).unwrap_or(0)).collect()
+}

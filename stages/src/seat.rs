@@ -1,0 +1,117 @@
+//! A seat: a thread that hosts many actors and handles one message at a time.
+//!
+//! A seat takes messages from its own run queue first (what its actors said to each other), then
+//! from its ring. With nothing to do it spins for a bounded time and then parks; the I/O seat
+//! reads while it waits. [`Seat::step`] is one message: the thread calls it in a loop, the
+//! simulation calls it when its generator says so.
+
+use crate::ids::{LayerId, SeatId};
+use crate::stage::{ActorId, Envelope, Inbox, Message, STAGES, SeatContext, Stage, StageKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Actors, their inbox and what they are lent.
+pub struct Seat {
+    /// Which seat.
+    pub id: SeatId,
+    actors: Vec<Box<dyn Stage>>,
+    /// By layer and stage: where in `actors`.
+    places: Vec<[Option<u32>; STAGES.len()]>,
+    inbox: Inbox,
+    context: SeatContext,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A message was handled.
+    Worked,
+    /// There is nothing to do until a message comes.
+    Idle,
+}
+
+impl Seat {
+    /// A seat with its actors.
+    pub fn new(
+        id: SeatId,
+        layers: usize,
+        actors: Vec<Box<dyn Stage>>,
+        inbox: Inbox,
+        context: SeatContext,
+    ) -> Seat {
+        let mut places = vec![[None; STAGES.len()]; layers];
+        for (place, actor) in actors.iter().enumerate() {
+            let ActorId { layer, stage } = actor.id();
+            places[layer.index()][stage as usize] = Some(place as u32);
+        }
+        Seat { id, actors, places, inbox, context }
+    }
+
+    /// Handles one message, or lets the reader read.
+    pub fn step(&mut self) -> Step {
+        if let Some(envelope) = self.context.outbox.local.pop_front() {
+            self.dispatch(envelope);
+            return Step::Worked;
+        }
+        if let Some(tagged) = self.inbox.ring.pop() {
+            self.dispatch(tagged.value);
+            return Step::Worked;
+        }
+        self.step_desk()
+    }
+
+    /// Grants a staging buffer, or takes one completion from the reader.
+    fn step_desk(&mut self) -> Step {
+        let Some(desk) = &mut self.context.desk else { return Step::Idle };
+        if let Some(envelope) = desk.grant() {
+            self.dispatch(envelope);
+            return Step::Worked;
+        }
+        let Some(done) = desk.poll() else { return Step::Idle };
+        let to = ActorId { layer: done.request.layer, stage: StageKind::Load };
+        self.dispatch(Envelope { to, message: Message::Read(done) });
+        Step::Worked
+    }
+
+    /// True when only a message from outside can give the seat something to do.
+    pub fn is_idle(&self) -> bool {
+        let reading = self.context.desk.as_ref().is_some_and(|desk| desk.is_reading());
+        !reading && self.context.outbox.local.is_empty() && self.inbox.ring.is_empty()
+    }
+
+    fn dispatch(&mut self, envelope: Envelope) {
+        let ActorId { layer: LayerId(layer), stage } = envelope.to;
+        let place = self.places[layer as usize][stage as usize];
+        let place = place.unwrap_or_else(|| panic!("{} hosts no {stage:?} of layer {layer}", self.id));
+        self.actors[place as usize].handle(envelope.message, &mut self.context);
+    }
+
+    /// Runs until `stop` is set and the seat is woken: step, spin for `spin`, park.
+    pub fn run(&mut self, stop: &AtomicBool, spin: Duration) {
+        let counts_idle = self.context.compute.is_some();
+        loop {
+            while self.step() == Step::Worked {}
+            if stop.load(Ordering::Acquire) {
+                return;
+            }
+            let idle_since = Instant::now();
+            self.wait(stop, spin, idle_since);
+            if counts_idle {
+                self.context.gauges.compute_idle(idle_since.elapsed().as_nanos() as u64);
+            }
+        }
+    }
+
+    fn wait(&mut self, stop: &AtomicBool, spin: Duration, since: Instant) {
+        while self.is_idle() && !stop.load(Ordering::Acquire) {
+            for _ in 0..64 {
+                std::hint::spin_loop();
+            }
+            if since.elapsed() >= spin {
+                let parking = Arc::clone(&self.inbox.parking);
+                parking.park_if(|| self.is_idle() && !stop.load(Ordering::Acquire));
+            }
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! One simulated run: draws a world, feeds sequences, checks every row.
+
+use super::model::RandomModel;
+use super::random::Random;
+use super::reader::{FaultyReader, Manners};
+use super::small_spec;
+use crate::ids::{ExpertId, SequenceId, Tag};
+use crate::limits::{KV_BLOCK_ROWS, Limits, LimitsRequest};
+use crate::pipeline::{Assembly, Blueprint, assemble, executor_bounds};
+use crate::prefetch::Lookahead;
+use crate::queue::{SimCrew, SimPlan};
+use crate::seat::{Seat, Step};
+use crate::stage::{ActorId, Envelope, Message, StageKind};
+use crate::straight_line::StraightLine;
+use crate::wave::{Row, Wave};
+use millstream_kernels::{Isa, Kernels, WeightFormat};
+use millstream_topology::arena::Binding;
+use millstream_topology::cpuset::NodeId;
+use millstream_topology::plan::{PlacementPlan, PlanNode, Seat as LeaderSeat, SeatHost};
+use std::sync::Arc;
+
+/// Tokens of the three sequences that every run feeds.
+const SEQUENCES: [&[u32]; 3] =
+    [&[3, 11, 7, 3, 20, 1, 9], &[5, 5, 23, 0, 14], &[17, 2, 8, 19, 4, 10, 6, 13, 21]];
+
+/// Steps after which a run counts as stuck in a circle.
+const STEPS_MAX: usize = 2_000_000;
+
+/// The model, and what the straight-line pass makes of the sequences: made once for many runs.
+pub struct World {
+    model: Arc<RandomModel>,
+    /// By sequence, by position: logits.
+    expected: Vec<Vec<Vec<f32>>>,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Rows whose logits were compared.
+    pub rows_compared: usize,
+    /// Rows that failed because a read failed.
+    pub rows_failed: usize,
+    /// Expert loads that a wave waited for.
+    pub misses: u64,
+    /// Loads that were guesses.
+    pub hints: u64,
+}
+
+/// A sequence on its way.
+struct Fed {
+    next: usize,
+    in_flight: bool,
+    failed: bool,
+}
+
+impl World {
+    /// The small model and its reference.
+    pub fn new() -> World {
+        let model = Arc::new(RandomModel::new(small_spec(), 42, WeightFormat::F32));
+        let expected = SEQUENCES
+            .iter()
+            .map(|tokens| {
+                let mut pass = StraightLine::<f32>::new(&model.spec, &*model);
+                let steps = pass.run(tokens).expect("a model in memory is read");
+                steps.into_iter().map(|step| step.logits).collect()
+            })
+            .collect();
+        World { model, expected }
+    }
+
+    /// One run.
+    ///
+    /// # Panics
+    /// When a row differs from the reference, a wave is stuck, or an assertion of an actor breaks;
+    /// the message of the first two names the seed.
+    pub fn run(&self, seed: u64, manners: Manners) -> Outcome {
+        let mut random = Random::new(seed ^ 0x5EED);
+        let blueprint = self.draw_blueprint(&mut random);
+        let (scratch_len, jobs_max) = executor_bounds(&blueprint);
+        let crew = SimCrew::new(&SimPlan {
+            workers: blueprint.plan.nodes.iter().map(|node| node.workers.len()).collect(),
+            leader_node: 0,
+            scratch_len,
+            jobs_max,
+            seed: random.bits(),
+        });
+        let reader = FaultyReader::new(self.model.clone(), manners, random.bits());
+        let assembly = assemble(&blueprint, Box::new(crew), Box::new(reader));
+        let assembly = assembly.expect("a model in memory is placed");
+        let fed = || Fed { next: 0, in_flight: false, failed: false };
+        let sequences = SEQUENCES.iter().map(|_| fed()).collect();
+        let outcome = Outcome::default();
+        Run { world: self, seed, random, assembly, sequences, outcome }.finish()
+    }
+
+    fn draw_blueprint(&self, random: &mut Random) -> Blueprint {
+        let nodes = 1 + random.below(3);
+        let node = |index: usize, workers: usize| PlanNode {
+            node: NodeId(index as u32),
+            memory: NodeId(index as u32),
+            memory_bytes: None,
+            workers: vec![None; workers],
+        };
+        let nodes: Vec<PlanNode> = (0..nodes).map(|index| node(index, random.below(3))).collect();
+        let mut host = || match random.one_in(3) {
+            true => SeatHost::Leader,
+            false => SeatHost::OwnThread(None),
+        };
+        let plan = PlacementPlan {
+            policy: "simulated",
+            machine_summary: "simulated".into(),
+            virtual_nodes: true,
+            threads: 1 + nodes.iter().map(|node| node.workers.len()).sum::<usize>(),
+            nodes,
+            leader: LeaderSeat { node: 0, cpu: None },
+            residency: host(),
+            io: host(),
+            spin_us: 0,
+            warnings: vec![],
+        };
+        let request = LimitsRequest {
+            rows_max: 1 + random.below(5),
+            waves_max: 1 + random.below(3),
+            sequences_max: SEQUENCES.len(),
+            context_max: KV_BLOCK_ROWS,
+            slots_per_layer: 1 + random.below(6),
+            logits_rows_max: 5,
+            trace: false,
+        };
+        let mut limits = Limits::new(&self.model.spec, &request);
+        // Room for the results of one expert only, now and then: chunks of one.
+        if random.one_in(3) {
+            limits.partial_bytes_max = limits.rows_max * self.model.spec.hidden * 4;
+        }
+        let lookahead = if random.one_in(2) { Lookahead::Repeat } else { Lookahead::Off };
+        Blueprint {
+            spec: self.model.spec.clone(),
+            source: self.model.clone(),
+            plan,
+            limits,
+            kernels: Kernels::new(Isa::Scalar).expect("scalar kernels run everywhere"),
+            lookahead,
+            binding: Binding::off(),
+        }
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        World::new()
+    }
+}
+
+struct Run<'a> {
+    world: &'a World,
+    seed: u64,
+    random: Random,
+    assembly: Assembly,
+    sequences: Vec<Fed>,
+    outcome: Outcome,
+}
+
+impl Run<'_> {
+    fn finish(mut self) -> Outcome {
+        for _ in 0..STEPS_MAX {
+            self.take_finished();
+            if self.is_over() {
+                let reading = self.assembly.gauges.read();
+                self.outcome.misses = reading.expert_misses;
+                self.outcome.hints = reading.hints;
+                return self.outcome;
+            }
+            if self.random.one_in(8) {
+                self.throw_hint();
+            }
+            self.step();
+        }
+        panic!("seed {}: a run goes in circles", self.seed);
+    }
+
+    fn is_over(&self) -> bool {
+        let ended = |(fed, tokens): (&Fed, &&[u32])| {
+            !fed.in_flight && (fed.failed || fed.next == tokens.len())
+        };
+        self.sequences.iter().zip(&SEQUENCES).all(ended)
+    }
+
+    /// One event: a seat handles a message, or a new wave goes in.
+    fn step(&mut self) {
+        let waiting = self.sequences.iter().any(|fed| self.can_feed(fed));
+        let feed = waiting && !self.assembly.waves.is_empty();
+        let busy: Vec<usize> = {
+            let seats = self.assembly.seats.iter().enumerate();
+            seats.filter(|(_, seat)| !Seat::is_idle(seat)).map(|(index, _)| index).collect()
+        };
+        let choices = busy.len() + usize::from(feed);
+        assert!(choices > 0, "seed {}: waves wait and nobody can go on", self.seed);
+        let choice = self.random.below(choices);
+        match busy.get(choice) {
+            Some(&seat) => {
+                let _: Step = self.assembly.seats[seat].step();
+            }
+            None => self.feed(),
+        }
+    }
+
+    fn can_feed(&self, fed: &Fed) -> bool {
+        let index = self.sequences.iter().position(|other| std::ptr::eq(other, fed));
+        let tokens = SEQUENCES[index.expect("one of the sequences")];
+        !fed.in_flight && !fed.failed && fed.next < tokens.len()
+    }
+
+    /// Fills a wave with drawn rows of drawn sequences.
+    fn feed(&mut self) {
+        let Some(mut wave) = self.assembly.waves.pop() else { return };
+        wave.recycle();
+        let rows_max = self.assembly.limits.rows_max;
+        for index in 0..SEQUENCES.len() {
+            let room = rows_max - wave.rows.len();
+            let forced = wave.rows.is_empty() && index + 1 == SEQUENCES.len();
+            let feedable = self.can_feed(&self.sequences[index]);
+            if room == 0 || !feedable || !forced && self.random.one_in(3) {
+                continue;
+            }
+            self.add_rows(&mut wave, index, room);
+        }
+        match wave.rows.is_empty() {
+            true => self.assembly.waves.push(wave),
+            false => self.assembly.directory.submit(wave),
+        }
+    }
+
+    fn add_rows(&mut self, wave: &mut Wave, index: usize, room: usize) {
+        let fed = &mut self.sequences[index];
+        let left = SEQUENCES[index].len() - fed.next;
+        let count = 1 + self.random.below(room.min(left));
+        let pages_first = wave.pages.len() as u32;
+        wave.pages.push(index as u32);
+        for position in fed.next..fed.next + count {
+            wave.rows.push(Row {
+                token: SEQUENCES[index][position],
+                position: position as u32,
+                sequence: SequenceId(index as u32),
+                pages_first,
+                wants_logits: true,
+                prefill: count > 1,
+                fault: None,
+            });
+        }
+        fed.next += count;
+        fed.in_flight = true;
+    }
+
+    /// A hint out of the blue, as a lookahead might give.
+    fn throw_hint(&mut self) {
+        let layer = crate::ids::LayerId(1 + self.random.below(2) as u32);
+        let expert = ExpertId(self.random.below(6) as u32);
+        let directory = &self.assembly.directory;
+        let seat = directory.seat_of[StageKind::Prefetch as usize];
+        let inbox = &directory.inboxes[seat.index()];
+        if inbox.ring.len_hint() * 2 < inbox.ring.capacity() {
+            let to = ActorId { layer, stage: StageKind::Prefetch };
+            inbox.deliver(Tag::default(), Envelope { to, message: Message::Hint(expert) });
+        }
+    }
+
+    fn take_finished(&mut self) {
+        while let Some(tagged) = self.assembly.directory.finished.ring.pop() {
+            let wave = tagged.value;
+            let vocabulary = self.world.model.spec.vocabulary;
+            for (row, logits) in wave.rows.iter().zip(wave.logits.chunks(vocabulary)) {
+                let index = row.sequence.index();
+                let fed = &mut self.sequences[index];
+                fed.in_flight = false;
+                if row.fault.is_some() || fed.failed {
+                    fed.failed = true;
+                    self.outcome.rows_failed += 1;
+                    continue;
+                }
+                let expected = &self.world.expected[index][row.position as usize];
+                let same = logits.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "seed {}: sequence {index} position {}", self.seed, row.position);
+                self.outcome.rows_compared += 1;
+            }
+            self.assembly.waves.push(wave);
+        }
+    }
+}

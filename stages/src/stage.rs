@@ -1,0 +1,233 @@
+//! Actors and what they say to each other.
+//!
+//! An actor is one (layer, stage) pair: a plain struct that owns its state and handles one message
+//! at a time. It never calls another actor; it puts messages into the seat's [`Outbox`], which
+//! hands them over through the seat's own run queue or through the ring of another seat.
+
+use crate::compute::Compute;
+use crate::gauge::Gauges;
+use crate::ids::{ExpertId, LayerId, SeatId, Tag};
+use crate::load::{LoadDesk, LoadOrder, ReadDone, ReadFault, Staging};
+use crate::queue::{Parking, Ring, Tagged};
+use crate::wave::Wave;
+use millstream_topology::arena::ReadLease;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The stages, in the order of a token's walk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum StageKind {
+    /// Token to residual stream.
+    Embed,
+    /// Norm, attention, KV, residual, norm.
+    Attend,
+    /// Gate, top-k, union of experts.
+    Router,
+    /// The slot table of a layer.
+    Prefetch,
+    /// Reads experts into slots.
+    Load,
+    /// Experts, shared expert, dense layer.
+    Matmul,
+    /// Ordered sum and residual.
+    Combine,
+    /// Final norm and logits.
+    Head,
+}
+
+/// Every stage with the one line a reader needs: what it takes and what it gives.
+pub const STAGES: [(StageKind, &str); 8] = [
+    (StageKind::Embed, "tokens of a wave become the residual stream"),
+    (StageKind::Attend, "residual stream through attention and KV to the normed state"),
+    (StageKind::Router, "normed state to experts and weights of every row"),
+    (StageKind::Prefetch, "experts of a chunk to slots: hit, or a demand to the loader"),
+    (StageKind::Load, "a slot's fill lease and an expert's place in the files to a filled slot"),
+    (StageKind::Matmul, "normed state and leases to expert results"),
+    (StageKind::Combine, "expert results in ascending order to the residual stream"),
+    (StageKind::Head, "residual stream to logits"),
+];
+
+/// Whom a message is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct ActorId {
+    /// The layer; 0 for stages that a model has once.
+    pub layer: LayerId,
+    /// The stage.
+    pub stage: StageKind,
+}
+
+/// An expert whose slot is ready, or whose read failed, for a wave that waited.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The wave that waits.
+    pub wave: Tag,
+    /// Which of the wave's union.
+    pub union_index: u32,
+    /// The right to read the slot, or why there is none.
+    pub outcome: Result<ReadLease, Arc<ReadFault>>,
+}
+
+/// What actors say to each other.
+#[derive(Debug)]
+pub enum Message {
+    /// A wave moves on.
+    Wave(Box<Wave>),
+    /// Prefetcher to matmul.
+    Arrived(Arrival),
+    /// Matmul to prefetcher: the lease on a slot comes back.
+    Returned(ReadLease),
+    /// Prefetcher to the next layer's prefetcher: time to guess.
+    Guess,
+    /// Load this expert if that costs nobody anything.
+    Hint(ExpertId),
+    /// Prefetcher to loader: fill this slot.
+    Demand(LoadOrder),
+    /// Prefetcher to loader: a wave waits for what was a hint.
+    Promote {
+        /// The slot that is being filled.
+        slot: Tag,
+        /// Its class from now on.
+        class: crate::load::LoadClass,
+    },
+    /// The desk to a loader: a buffer to read into.
+    Buffer {
+        /// The slot that it is for.
+        slot: Tag,
+        /// The buffer.
+        staging: Staging,
+    },
+    /// The reader to a loader.
+    Read(ReadDone),
+    /// Loader to prefetcher: a slot is ready, or empty again.
+    Loaded {
+        /// The slot, in the life that was filled.
+        slot: Tag,
+        /// Whether it holds its expert.
+        outcome: Result<(), Arc<ReadFault>>,
+    },
+}
+
+/// A message with its address.
+#[derive(Debug)]
+pub struct Envelope {
+    /// Whom it is for.
+    pub to: ActorId,
+    /// What it says.
+    pub message: Message,
+}
+
+/// One (layer, stage) pair.
+pub trait Stage: Send {
+    /// Who this is.
+    fn id(&self) -> ActorId;
+
+    /// Handles one message; says what follows from it through `seat.outbox`.
+    fn handle(&mut self, message: Message, seat: &mut SeatContext);
+}
+
+/// Another seat's way in: its ring, and how to wake it.
+#[derive(Clone)]
+pub struct Inbox {
+    /// The queue.
+    pub ring: Arc<Ring<Envelope>>,
+    /// Where its seat sleeps.
+    pub parking: Arc<Parking>,
+}
+
+impl Inbox {
+    /// An inbox with room for every message that can exist.
+    pub fn new(messages_max: usize) -> Inbox {
+        Inbox { ring: Arc::new(Ring::new(messages_max)), parking: Arc::new(Parking::new()) }
+    }
+
+    /// Delivers and wakes.
+    ///
+    /// # Panics
+    /// When the ring is full: its length comes from [`crate::limits::Limits::messages_max`].
+    pub fn deliver(&self, tag: Tag, envelope: Envelope) {
+        let full = self.ring.push(Tagged { tag, value: envelope }).is_err();
+        assert!(!full, "a ring is shorter than the number of messages that can exist");
+        self.parking.wake();
+    }
+}
+
+/// Which seat hosts a stage, and how to reach it.
+#[derive(Clone)]
+pub struct Directory {
+    /// By [`StageKind`] order.
+    pub seat_of: [SeatId; STAGES.len()],
+    /// By seat.
+    pub inboxes: Arc<Vec<Inbox>>,
+    /// Where finished waves go.
+    pub finished: Arc<Finished>,
+}
+
+/// The way back to the engine: finished waves.
+pub struct Finished {
+    /// The queue.
+    pub ring: Ring<Box<Wave>>,
+    /// Where the engine sleeps.
+    pub parking: Parking,
+}
+
+/// What a seat's actors have to say, until it is delivered.
+pub struct Outbox {
+    seat: SeatId,
+    directory: Directory,
+    /// The seat's own run queue.
+    pub local: VecDeque<Envelope>,
+}
+
+impl Outbox {
+    /// An outbox of a seat, with room for `messages_max` on its own run queue.
+    pub fn new(seat: SeatId, directory: Directory, messages_max: usize) -> Outbox {
+        Outbox { seat, directory, local: VecDeque::with_capacity(messages_max) }
+    }
+
+    /// Sends a message to an actor, wherever it sits.
+    pub fn send(&mut self, layer: LayerId, stage: StageKind, tag: Tag, message: Message) {
+        let envelope = Envelope { to: ActorId { layer, stage }, message };
+        let seat = self.directory.seat_of[stage as usize];
+        if seat == self.seat {
+            assert!(self.local.len() < self.local.capacity(), "the run queue is too short");
+            self.local.push_back(envelope);
+        } else {
+            self.directory.inboxes[seat.index()].deliver(tag, envelope);
+        }
+    }
+
+    /// Moves a wave on to a stage.
+    pub fn send_wave(&mut self, layer: LayerId, stage: StageKind, wave: Box<Wave>) {
+        self.send(layer, stage, wave.tag, Message::Wave(wave));
+    }
+
+    /// Hands a finished wave to the engine.
+    pub fn finish(&mut self, wave: Box<Wave>) {
+        let tagged = Tagged { tag: wave.tag, value: wave };
+        assert!(self.directory.finished.ring.push(tagged).is_ok(), "more waves than exist");
+        self.directory.finished.parking.wake();
+    }
+}
+
+/// What a seat lends to the actor that is handling a message.
+pub struct SeatContext {
+    /// Where messages go.
+    pub outbox: Outbox,
+    /// Arithmetic; on the compute seat only.
+    pub compute: Option<Compute>,
+    /// Reads; on the I/O seat only.
+    pub desk: Option<LoadDesk>,
+    /// Counters and histograms.
+    pub gauges: Arc<Gauges>,
+}
+
+impl SeatContext {
+    /// The compute seat's arithmetic and its outbox.
+    ///
+    /// # Panics
+    /// On another seat: the plan put a compute stage there.
+    pub fn compute(&mut self) -> (&mut Compute, &mut Outbox) {
+        let compute = self.compute.as_mut().expect("compute stages sit on the compute seat");
+        (compute, &mut self.outbox)
+    }
+}

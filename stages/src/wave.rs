@@ -1,0 +1,288 @@
+//! A wave: one batch of rows making one forward step.
+//!
+//! The engine fills a wave and hands it in; stages move it from one to the next, so it is in one
+//! place at a time and nothing of it is shared. All buffers have their full size from the start
+//! ([`Limits`]); a wave is recycled, and its tag's generation counts its lives.
+
+use crate::ids::{ExpertId, LayerId, SequenceId, Tag};
+use crate::limits::{KV_BLOCK_ROWS, Limits};
+use crate::load::ReadFault;
+use crate::spec::{AttentionSpec, IndexerUse, ModelSpec, RopeSpec};
+use millstream_kernels::math;
+use millstream_topology::arena::ReadLease;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One token position of one sequence.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The token.
+    pub token: u32,
+    /// Its position in the sequence, from 0.
+    pub position: u32,
+    /// Whose it is.
+    pub sequence: SequenceId,
+    /// Where the sequence's page table starts in [`Wave::pages`].
+    pub pages_first: u32,
+    /// Logits are wanted.
+    pub wants_logits: bool,
+    /// The row belongs to a prompt that is being read.
+    pub prefill: bool,
+    /// A read that this row needed failed: its results mean nothing from here on.
+    pub fault: Option<Arc<ReadFault>>,
+}
+
+/// The rows of one expert: a range of [`Routing::rows`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertRows {
+    /// Which expert.
+    pub expert: ExpertId,
+    /// First entry in [`Routing::rows`].
+    pub first: u32,
+    /// Entries.
+    pub count: u32,
+}
+
+/// What the router chose for every row of a wave.
+#[derive(Debug, Default)]
+pub struct Routing {
+    /// Experts of every row, `top_k` each, by falling score.
+    pub experts: Vec<u32>,
+    /// Their weights.
+    pub weights: Vec<f32>,
+    /// The union over the rows, ascending.
+    pub union: Vec<ExpertRows>,
+    /// Rows, grouped by expert in the order of `union`.
+    pub rows: Vec<u32>,
+    /// The weight that each entry of `rows` gives its expert.
+    pub row_weights: Vec<f32>,
+}
+
+/// Which positions each row looks at.
+#[derive(Debug, Default)]
+pub struct Selection {
+    /// Positions, `width` a row, ascending.
+    pub positions: Vec<u32>,
+    /// How many of a row's are in use; `None` means all positions up to its own.
+    pub counts: Vec<Option<u32>>,
+    /// Room for each row.
+    pub width: usize,
+}
+
+impl Selection {
+    /// The selected positions of a row; `None` means all.
+    pub fn of(&self, row: usize) -> Option<&[u32]> {
+        self.counts[row].map(|count| &self.positions[row * self.width..][..count as usize])
+    }
+}
+
+/// cos and sin of the rows' rotary angles, shared by the layers that turn alike.
+#[derive(Debug, Default)]
+pub struct RopeTable {
+    made_for: Option<(RopeSpec, usize)>,
+    /// `dim / 2` a row.
+    pub cos: Vec<f32>,
+    /// `dim / 2` a row.
+    pub sin: Vec<f32>,
+}
+
+/// What a caller may look at afterwards; empty unless [`Limits::trace`].
+#[derive(Debug, Default)]
+pub struct WaveTrace {
+    /// `[layers][rows][top_k]` of the layers with experts; row stride is the layer's `top_k`.
+    pub experts: Vec<Vec<u32>>,
+    /// The weights, likewise.
+    pub weights: Vec<Vec<f32>>,
+    /// `[layers][rows]` selected positions, of layers that have an indexer of their own.
+    pub selections: Vec<Vec<Option<Vec<u32>>>>,
+}
+
+/// One batch of rows making one forward step.
+#[derive(Debug)]
+pub struct Wave {
+    /// Which wave, in which life.
+    pub tag: Tag,
+    /// The rows, those of one sequence together and in order of position.
+    pub rows: Vec<Row>,
+    /// Page tables of the sequences in the wave, one after the other.
+    pub pages: Vec<u32>,
+    /// The residual stream, `[rows, hidden]`.
+    pub x: Vec<f32>,
+    /// The normed state that the next stage reads, `[rows, hidden]`.
+    pub h: Vec<f32>,
+    /// Rotary angles of the rows.
+    pub rope: RopeTable,
+    /// The selection of the last layer with an indexer.
+    pub selection: Selection,
+    /// The choice of the last router.
+    pub routing: Routing,
+    /// The experts (indices into the union) of the present chunk.
+    pub chunk: Range<usize>,
+    /// Leases that were granted with the chunk: index into the union, lease.
+    pub leases: Vec<(u32, ReadLease)>,
+    /// Experts of the chunk whose leases are still to arrive.
+    pub arrivals_pending: u32,
+    /// Expert results of the chunk, by union order; each `[rows of the expert, hidden]`.
+    pub results: Vec<f32>,
+    /// In which order the chunk's experts were computed (indices into the union).
+    pub computed: Vec<u32>,
+    /// The weighted sum of the experts so far, `[rows, hidden]`.
+    pub sum: Vec<f32>,
+    /// The result of the shared expert or of the dense layer, `[rows, hidden]`.
+    pub shared: Vec<f32>,
+    /// Logits of the rows that want them, `[wanted, vocabulary]`.
+    pub logits: Vec<f32>,
+    /// What was chosen on the way.
+    pub trace: WaveTrace,
+}
+
+impl Wave {
+    /// A wave with all its room.
+    pub fn new(index: u32, spec: &ModelSpec, limits: &Limits) -> Wave {
+        let rows = limits.rows_max;
+        let moes = || spec.layers.iter().filter_map(|layer| layer.moe());
+        let top_k = moes().map(|moe| moe.top_k).max().unwrap_or(0);
+        let experts = moes().map(|moe| moe.experts).max().unwrap_or(0);
+        let union = experts.min(rows * top_k);
+        let width = selection_width(spec).min(limits.context_max);
+        let half = spec.layers.iter().map(|layer| rope_half(&layer.attention)).max().unwrap_or(0);
+        let matrix = || vec![0.0; rows * spec.hidden];
+        Wave {
+            tag: Tag { index, generation: 0 },
+            rows: Vec::with_capacity(rows),
+            pages: Vec::with_capacity(limits.kv_pages_max),
+            x: matrix(),
+            h: matrix(),
+            rope: RopeTable {
+                made_for: None,
+                cos: vec![0.0; rows * half],
+                sin: vec![0.0; rows * half],
+            },
+            selection: Selection {
+                positions: vec![0; rows * width],
+                counts: vec![None; rows],
+                width,
+            },
+            routing: Routing {
+                experts: Vec::with_capacity(rows * top_k),
+                weights: Vec::with_capacity(rows * top_k),
+                union: Vec::with_capacity(union),
+                rows: Vec::with_capacity(rows * top_k),
+                row_weights: Vec::with_capacity(rows * top_k),
+            },
+            chunk: 0..0,
+            leases: Vec::with_capacity(union),
+            arrivals_pending: 0,
+            results: vec![0.0; limits.partial_bytes_max / 4],
+            computed: Vec::with_capacity(union),
+            sum: matrix(),
+            shared: matrix(),
+            logits: Vec::with_capacity(limits.logits_rows_max * spec.vocabulary),
+            trace: WaveTrace::new(spec, limits),
+        }
+    }
+
+    /// Begins the next life: no rows.
+    pub fn recycle(&mut self) {
+        assert!(self.leases.is_empty(), "a wave is recycled with leases in it");
+        self.tag.generation = self.tag.generation.wrapping_add(1);
+        self.rows.clear();
+        self.pages.clear();
+        self.rope.made_for = None;
+        self.chunk = 0..0;
+        self.logits.clear();
+        self.trace.clear();
+    }
+
+    /// True when a stream waits for this wave (no row of it is a mere prompt row).
+    pub fn is_decode(&self) -> bool {
+        self.rows.iter().any(|row| !row.prefill)
+    }
+
+    /// The page (an index into every layer's KV) that holds a position of a row's sequence.
+    pub fn page_of(&self, row: &Row, position: usize) -> usize {
+        self.pages[row.pages_first as usize + position / KV_BLOCK_ROWS] as usize
+    }
+
+    /// Makes the angles of all rows, unless the wave has them already.
+    pub fn turn(&mut self, rope: RopeSpec, dim: usize) {
+        if self.rope.made_for == Some((rope, dim)) {
+            return;
+        }
+        let half = dim / 2;
+        for (index, row) in self.rows.iter().enumerate() {
+            let range = index * half..(index + 1) * half;
+            let (cos, sin) = (&mut self.rope.cos[range.clone()], &mut self.rope.sin[range]);
+            math::rope_angles(rope.theta, dim, row.position, cos, sin);
+        }
+        self.rope.made_for = Some((rope, dim));
+    }
+
+    /// Where in [`Wave::results`] an expert of the present chunk has its rows, in f32 elements.
+    pub fn results_of(&self, union_index: usize, hidden: usize) -> Range<usize> {
+        let union = &self.routing.union;
+        let first = union[union_index].first - union[self.chunk.start].first;
+        let first = first as usize * hidden;
+        first..first + union[union_index].count as usize * hidden
+    }
+
+    /// Marks the rows of an expert as failed.
+    pub fn fail_rows(&mut self, union_index: usize, fault: &Arc<ReadFault>) {
+        let ExpertRows { first, count, .. } = self.routing.union[union_index];
+        for &row in &self.routing.rows[first as usize..(first + count) as usize] {
+            self.rows[row as usize].fault.get_or_insert_with(|| fault.clone());
+        }
+    }
+}
+
+impl WaveTrace {
+    fn new(spec: &ModelSpec, limits: &Limits) -> WaveTrace {
+        if !limits.trace {
+            return WaveTrace::default();
+        }
+        let layers = spec.layers.len();
+        WaveTrace {
+            experts: vec![vec![]; layers],
+            weights: vec![vec![]; layers],
+            selections: vec![vec![]; layers],
+        }
+    }
+
+    fn clear(&mut self) {
+        self.experts.iter_mut().for_each(Vec::clear);
+        self.weights.iter_mut().for_each(Vec::clear);
+        self.selections.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Keeps what a layer's router chose.
+    pub fn keep_routing(&mut self, layer: LayerId, routing: &Routing) {
+        if let Some(experts) = self.experts.get_mut(layer.index()) {
+            experts.extend_from_slice(&routing.experts);
+            self.weights[layer.index()].extend_from_slice(&routing.weights);
+        }
+    }
+
+    /// Keeps what a layer's indexer selected for the rows.
+    pub fn keep_selection(&mut self, layer: LayerId, selection: &Selection, rows: usize) {
+        if let Some(selections) = self.selections.get_mut(layer.index()) {
+            let of = |row| selection.of(row).map(<[u32]>::to_vec);
+            selections.extend((0..rows).map(of));
+        }
+    }
+}
+
+fn selection_width(spec: &ModelSpec) -> usize {
+    let width = |attention: &AttentionSpec| {
+        let AttentionSpec::Mla(mla) = attention;
+        match &mla.indexer {
+            IndexerUse::Full(indexer) => indexer.top_k,
+            _ => 0,
+        }
+    };
+    spec.layers.iter().map(|layer| width(&layer.attention)).max().unwrap_or(0)
+}
+
+fn rope_half(attention: &AttentionSpec) -> usize {
+    let AttentionSpec::Mla(mla) = attention;
+    mla.rope_dim / 2
+}
