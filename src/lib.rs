@@ -1,1 +1,4 @@
-//! Weight formats and their arithmetic.
+//! Millstream: runs Mixture-of-Experts models whose experts do not fit in memory.
+
+pub mod checkpoint;
+pub mod families;

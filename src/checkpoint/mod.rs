@@ -1,0 +1,33 @@
+//! Checkpoints: a directory of safetensors files in, checked weights out.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `header.rs`, `index.rs`, `object.rs` | read the formats' JSON as text from a stranger |
+//! | `directory.rs` | finds and opens the files, knows where each tensor lies |
+//! | `parts.rs` | which tensors of which shape a model of a given spec has |
+//! | `stored.rs`, `experts.rs` | one tensor or expert as stored, and its way to kernel weights |
+//! | `source.rs` | [`ModelFiles`]: all of it as the stages' `WeightSource` |
+//! | `error.rs` | everything that can be wrong |
+//!
+//! Only little-endian machines are supported, as the files are little-endian and are read in
+//! place.
+
+mod directory;
+mod error;
+mod experts;
+pub mod header;
+pub mod index;
+mod object;
+mod parts;
+mod source;
+mod stored;
+
+pub use directory::{Checkpoint, TensorPlace};
+pub use error::{OpenError, TensorError, TensorFault};
+pub use experts::LayerExperts;
+pub use parts::{expert_parts, part_shape, resident_parts};
+pub use source::ModelFiles;
+pub use stored::{Run, StoredTensor};
+
+#[cfg(target_endian = "big")]
+compile_error!("safetensors files are little-endian and are read in place");
