@@ -10,6 +10,7 @@ use crate::limits::Limits;
 use crate::placed::PlacedRows;
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
 use crate::wave::Wave;
+use millstream_kernels::Weights;
 use millstream_topology::arena::LayerArena;
 use std::sync::Arc;
 
@@ -35,16 +36,27 @@ impl Stage for Embed {
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
         let Message::Wave(mut wave) = message else { panic!("embed takes waves: {message:?}") };
         let timer = StageTimer::start();
-        let (compute, outbox) = seat.compute();
         let Wave { rows, x, .. } = &mut *wave;
         for (row, x) in rows.iter().zip(x.chunks_mut(self.hidden)) {
             let token = row.token as usize;
             let part = self.table.part_of(token);
             let embedding = self.table.view(&self.arena, part, token..token + 1);
-            compute.kernels.widen(embedding, x);
+            widen(embedding, x);
         }
-        outbox.send_wave(LayerId(0), StageKind::Attend, wave);
+        seat.outbox.send_wave(LayerId(0), StageKind::Attend, wave);
         timer.stop(&seat.gauges, StageKind::Embed);
+    }
+}
+
+/// Weights as f32, exactly.
+fn widen(weights: Weights<'_>, out: &mut [f32]) {
+    match weights {
+        Weights::F32(weights) => out.copy_from_slice(weights),
+        Weights::Bf16(weights) => {
+            for (out, &bits) in out.iter_mut().zip(weights) {
+                *out = f32::from_bits(u32::from(bits) << 16);
+            }
+        }
     }
 }
 

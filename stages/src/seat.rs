@@ -76,8 +76,8 @@ impl Seat {
 
     /// True when only a message from outside can give the seat something to do.
     pub fn is_idle(&self) -> bool {
-        let reading = self.context.desk.as_ref().is_some_and(|desk| desk.is_reading());
-        !reading && self.context.outbox.local.is_empty() && self.inbox.ring.is_empty()
+        let desk_busy = self.context.desk.as_ref().is_some_and(|desk| desk.is_busy());
+        !desk_busy && self.context.outbox.local.is_empty() && self.inbox.ring.is_empty()
     }
 
     fn dispatch(&mut self, envelope: Envelope) {

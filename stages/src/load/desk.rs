@@ -73,9 +73,9 @@ impl LoadDesk {
         self.reader.poll()
     }
 
-    /// True when the reader has something to do.
-    pub fn is_reading(&self) -> bool {
-        self.reader.pending() > 0
+    /// True when a buffer can be granted or the reader has something to do.
+    pub fn is_busy(&self) -> bool {
+        self.reader.pending() > 0 || !self.free.is_empty() && !self.waiting.is_empty()
     }
 
     /// Room for one expert in kernel format.

@@ -31,7 +31,6 @@ pub struct Prefetcher {
     layer: LayerId,
     /// The next layer that has a prefetcher.
     next: Option<LayerId>,
-    hidden: usize,
     top_k: usize,
     result_rows_max: usize,
     lookahead: Lookahead,
@@ -58,7 +57,6 @@ impl Prefetcher {
         Prefetcher {
             layer,
             next,
-            hidden,
             top_k: moe.top_k,
             result_rows_max: limits.partial_bytes_max / 4 / hidden,
             lookahead,
