@@ -85,6 +85,7 @@ impl Parking {
     }
 
     /// Whether the owner's announcement stands.
+    #[cfg(not(loom))]
     pub(super) fn is_announced(&self) -> bool {
         self.word.0.load(Ordering::Acquire) & PARKED != 0
     }

@@ -49,7 +49,11 @@ impl<'a, T> Grid<'a, T> {
     ) -> Grid<'a, T> {
         assert!(cols > 0 && tile_rows > 0 && tile_cols > 0, "a grid's sizes must not be 0");
         assert!(cols <= stride, "{cols} columns don't fit a stride of {stride}");
-        assert!(data.len().is_multiple_of(stride), "{} is not rows of {stride}", data.len());
+        assert!(
+            data.len().is_multiple_of(stride),
+            "{} elements are no whole number of rows of {stride}",
+            data.len()
+        );
         let rows = data.len() / stride;
         let tiles = rows.div_ceil(tile_rows).saturating_mul(cols.div_ceil(tile_cols));
         assert!(tiles <= TILES_MAX, "{tiles} tiles are more than {TILES_MAX}");

@@ -190,11 +190,13 @@ impl Worker {
     }
 
     /// Whether the worker is in the state that waits for a token.
+    #[cfg(not(loom))]
     pub(super) fn is_parked(&self) -> bool {
         matches!(self.state, Working::Parked)
     }
 
     /// The worker's sleeping place.
+    #[cfg(not(loom))]
     pub(super) fn parking(&self) -> &Arc<Parking> {
         &self.parking
     }
