@@ -1,0 +1,118 @@
+//! How much memory this process may take: MemAvailable and every control group above us.
+//!
+//! Read from a root directory (`/`, or a fake tree in tests). Both control-group versions are read
+//! where present, also side by side; the tightest limit of the group and its ancestors counts.
+//! NUMA tools are never asked: they count pages that the kernel hasn't set up yet as absent.
+
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Memory of the machine that this process runs on, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryLimits {
+    /// What the process can take now without swapping: the smaller of MemAvailable and what the
+    /// control groups leave; `None` where neither is known.
+    pub available_bytes: Option<u64>,
+    /// All memory of the machine, where known.
+    pub total_bytes: Option<u64>,
+    /// The tightest control-group limit, if there is one.
+    pub cgroup_limit_bytes: Option<u64>,
+}
+
+/// Limits from here on mean "no limit": version 1 writes the largest page-aligned i64.
+const UNLIMITED_BYTES: u64 = 1 << 60;
+
+/// A control-group version's file names.
+struct Version {
+    /// Candidates for the mount point, below the root.
+    mounts: &'static [&'static str],
+    limit: &'static str,
+    usage: &'static str,
+    /// Key in `memory.stat`: file pages that the kernel drops first when the group needs memory.
+    reclaimable: &'static str,
+}
+
+const VERSION_1: Version = Version {
+    mounts: &["sys/fs/cgroup/memory"],
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    reclaimable: "total_inactive_file",
+};
+
+const VERSION_2: Version = Version {
+    mounts: &["sys/fs/cgroup", "sys/fs/cgroup/unified"],
+    limit: "memory.max",
+    usage: "memory.current",
+    reclaimable: "inactive_file",
+};
+
+impl MemoryLimits {
+    /// Reads the limits below `root`; what is missing there is `None`.
+    pub fn read(root: &Path) -> MemoryLimits {
+        let meminfo = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+        let mut limits = MemoryLimits {
+            available_bytes: meminfo_bytes(&meminfo, "MemAvailable:"),
+            total_bytes: meminfo_bytes(&meminfo, "MemTotal:"),
+            cgroup_limit_bytes: None,
+        };
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        for line in groups.lines() {
+            let mut fields = line.splitn(3, ':');
+            let (Some(id), Some(controllers), Some(path)) =
+                (fields.next(), fields.next(), fields.next())
+            else {
+                continue;
+            };
+            if id == "0" && controllers.is_empty() {
+                limits.tighten(root, &VERSION_2, path);
+            } else if controllers.split(',').any(|name| name == "memory") {
+                limits.tighten(root, &VERSION_1, path);
+            }
+        }
+        limits
+    }
+
+    /// Takes the limits of a group and all its ancestors in. A directory that isn't there is
+    /// skipped: in a container the mount may begin at our own group.
+    fn tighten(&mut self, root: &Path, version: &Version, path: &str) {
+        for mount in version.mounts {
+            let relative = Path::new(path.trim_start_matches('/'));
+            for group in relative.ancestors() {
+                let directory = root.join(mount).join(group);
+                let Some((limit, left)) = group_limit(&directory, version) else { continue };
+                let tighter =
+                    |old: Option<u64>, new: u64| Some(old.map_or(new, |old| old.min(new)));
+                self.cgroup_limit_bytes = tighter(self.cgroup_limit_bytes, limit);
+                self.available_bytes = tighter(self.available_bytes, left);
+            }
+        }
+    }
+}
+
+/// (limit, what is left of it) of one group; `None` when it has none.
+fn group_limit(directory: &Path, version: &Version) -> Option<(u64, u64)> {
+    let number = |name: &str| -> Option<u64> { read_number(directory.join(name)) };
+    let limit = number(version.limit).filter(|&bytes| bytes < UNLIMITED_BYTES)?;
+    let usage = number(version.usage).unwrap_or(0);
+    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+    let reclaimable = stat.lines().find_map(|line| {
+        let (key, value) = line.split_once(' ')?;
+        (key == version.reclaimable).then(|| value.trim().parse::<u64>().ok())?
+    });
+    let held = usage.saturating_sub(reclaimable.unwrap_or(0));
+    Some((limit, limit.saturating_sub(held)))
+}
+
+fn read_number(path: PathBuf) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// A line like `MemTotal:  123 kB`, also behind `Node 0 `.
+pub(crate) fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
+    meminfo.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|&word| word != key).skip(1);
+        let kib = words.next()?.parse::<u64>().ok()?;
+        kib.checked_mul(1024)
+    })
+}

@@ -1,0 +1,144 @@
+//! The front door: the value of `--topology` to a machine and a policy's name.
+//!
+//! [`TopologyArg`] parses the text, [`probe`] looks. The live machine is probed through hwloc where
+//! that is built in, and through the kernel's files where it isn't or fails.
+
+use crate::machine::Machine;
+use crate::policy::{self, PolicyName};
+use crate::{synthetic, sysfs};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Why there is no machine or no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// Neither a policy nor a machine.
+    #[error(
+        "--topology {text}: not known; use one of {known}, a MACHINE.xml that \
+         `lstopo MACHINE.xml` wrote, or a machine like \"pack:2 numa:1 core:8 pu:2\""
+    )]
+    UnknownName {
+        /// The text.
+        text: String,
+        /// Names that are known.
+        known: String,
+    },
+    /// A synthetic machine that can't be built.
+    #[error("synthetic machine \"{text}\": {reason}")]
+    Synthetic {
+        /// The text.
+        text: String,
+        /// What is wrong with it and how it would be right.
+        reason: String,
+    },
+    /// An XML file that can't be read.
+    #[error("machine file {path}: {reason}; write one with `lstopo {path}` on that machine")]
+    Xml {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An XML file, and hwloc isn't built in.
+    #[error(
+        "machine file {path}: this build has no hwloc, which reads such files; build with \
+         `--features hwloc` (needs libhwloc-dev, libudev-dev, pkg-config), or describe the machine \
+         as text like \"pack:2 numa:1 core:8 pu:2\""
+    )]
+    XmlNeedsHwloc {
+        /// The file.
+        path: String,
+    },
+    /// A wish that no plan for this machine can grant.
+    #[error("{0}")]
+    Request(String),
+}
+
+/// Where a machine comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MachineSource {
+    /// The machine that this process runs on.
+    Live,
+    /// A text in the synthetic grammar.
+    Synthetic(String),
+    /// A file that hwloc wrote.
+    Xml(PathBuf),
+}
+
+/// The value of `--topology`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopologyArg {
+    /// The machine to plan for.
+    pub source: MachineSource,
+    /// The policy to plan with.
+    pub policy: PolicyName,
+}
+
+impl Default for TopologyArg {
+    /// `auto`.
+    fn default() -> TopologyArg {
+        TopologyArg { source: MachineSource::Live, policy: PolicyName::AUTO }
+    }
+}
+
+impl FromStr for TopologyArg {
+    type Err = TopologyError;
+
+    /// A policy's name means this machine; a file or a synthetic text means policy `auto`.
+    fn from_str(text: &str) -> Result<TopologyArg, TopologyError> {
+        let text = text.trim();
+        let on = |source| TopologyArg { source, policy: PolicyName::AUTO };
+        if let Some(policy) = PolicyName::find(text) {
+            return Ok(TopologyArg { source: MachineSource::Live, policy });
+        }
+        if Path::new(text).extension().is_some_and(|ext| ext.eq_ignore_ascii_case("xml")) {
+            return Ok(on(MachineSource::Xml(PathBuf::from(text))));
+        }
+        if text.contains(':') {
+            return Ok(on(MachineSource::Synthetic(text.to_owned())));
+        }
+        let known = policy::names().collect::<Vec<_>>().join(", ");
+        Err(TopologyError::UnknownName { text: text.to_owned(), known })
+    }
+}
+
+/// Looks at a machine.
+///
+/// # Errors
+/// When a synthetic text or XML file can't be read. The live machine always gives something, with
+/// warnings where it had to be guessed.
+pub fn probe(source: &MachineSource) -> Result<Machine, TopologyError> {
+    match source {
+        MachineSource::Live => Ok(probe_live()),
+        MachineSource::Synthetic(text) => synthetic::probe(text),
+        MachineSource::Xml(path) => probe_xml(path),
+    }
+}
+
+#[cfg(feature = "hwloc")]
+fn probe_live() -> Machine {
+    crate::hwloc::probe_live().unwrap_or_else(|reason| {
+        let mut machine = sysfs::probe(Path::new("/"));
+        machine.warnings.push(format!("hwloc failed ({reason}); used the kernel's files instead"));
+        machine
+    })
+}
+
+#[cfg(not(feature = "hwloc"))]
+fn probe_live() -> Machine {
+    sysfs::probe(Path::new("/"))
+}
+
+#[cfg(feature = "hwloc")]
+fn probe_xml(path: &Path) -> Result<Machine, TopologyError> {
+    let xml = std::fs::read_to_string(path).map_err(|error| TopologyError::Xml {
+        path: path.display().to_string(),
+        reason: error.to_string(),
+    })?;
+    crate::hwloc::probe_xml(path, &xml)
+}
+
+#[cfg(not(feature = "hwloc"))]
+fn probe_xml(path: &Path) -> Result<Machine, TopologyError> {
+    Err(TopologyError::XmlNeedsHwloc { path: path.display().to_string() })
+}
