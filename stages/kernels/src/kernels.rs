@@ -7,7 +7,7 @@
 use crate::format::Weights;
 use crate::isa::Isa;
 use crate::scalar;
-#[cfg(any())]
+#[cfg(target_arch = "x86_64")]
 use crate::simd;
 
 /// Activation rows of a matmul: row t is `data[rows[t] * stride ..][.. cols]`.
@@ -43,9 +43,9 @@ pub struct Kernels {
 #[derive(Clone, Copy, Debug)]
 enum Body {
     Scalar,
-    #[cfg(any())]
+    #[cfg(target_arch = "x86_64")]
     Avx2(simd::Avx2),
-    #[cfg(any())]
+    #[cfg(target_arch = "x86_64")]
     Avx512(simd::Avx512),
 }
 
@@ -54,9 +54,9 @@ macro_rules! dispatch {
     ($kernels:expr, $scalar:ident, $vector:ident { $($argument:ident),* }) => {
         match $kernels.body {
             Body::Scalar => scalar::$scalar($($argument),*),
-            #[cfg(any())]
+            #[cfg(target_arch = "x86_64")]
             Body::Avx2(cpu) => simd::Simd::run(cpu, simd::ops::$vector { $($argument),* }),
-            #[cfg(any())]
+            #[cfg(target_arch = "x86_64")]
             Body::Avx512(cpu) => simd::Simd::run(cpu, simd::ops::$vector { $($argument),* }),
         }
     };
@@ -67,11 +67,11 @@ impl Kernels {
     pub fn new(isa: Isa) -> Option<Kernels> {
         let body = match isa {
             Isa::Scalar => Some(Body::Scalar),
-            #[cfg(any())]
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => simd::Avx2::detect().map(Body::Avx2),
-            #[cfg(any())]
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => simd::Avx512::detect().map(Body::Avx512),
-            #[cfg(not(any()))]
+            #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => None,
         };
         body.map(|body| Kernels { body })
@@ -81,9 +81,9 @@ impl Kernels {
     pub fn isa(&self) -> Isa {
         match self.body {
             Body::Scalar => Isa::Scalar,
-            #[cfg(any())]
+            #[cfg(target_arch = "x86_64")]
             Body::Avx2(_) => Isa::Avx2,
-            #[cfg(any())]
+            #[cfg(target_arch = "x86_64")]
             Body::Avx512(_) => Isa::Avx512,
         }
     }

@@ -18,7 +18,7 @@ pub mod isa;
 pub mod kernels;
 pub mod math;
 pub mod scalar;
-#[cfg(any())]
+#[cfg(target_arch = "x86_64")]
 mod simd;
 pub mod stored;
 

@@ -6,7 +6,7 @@
 //! is the correctly rounded result but for rare ties. Norms, softmax, gates and rope use these; all
 //! are pure functions of their arguments.
 
-/// e^x, at most 0.56 ulp from the true value over all f32 (see the tests).
+/// e^x, less than 1 ulp from the true value over all f32 (largest error measured: 0.985).
 ///
 /// Overflow gives +inf, underflow rounds through the subnormals to +0, NaN gives NaN.
 ///

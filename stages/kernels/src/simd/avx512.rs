@@ -1,0 +1,142 @@
+//! [`Simd`] with AVX-512 F: 16 lanes are one register.
+//!
+//! Each method is one or a few instructions; the bodies in `ops` and `matmul` inline them.
+
+#![allow(unsafe_code)]
+
+use super::{LANES, Operation, Simd};
+use crate::math::exp_steps::MAGIC;
+use std::arch::x86_64::*;
+
+/// Proof that this CPU has AVX-512 F (and AVX2 and FMA, which it includes).
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
+
+impl Avx512 {
+    /// The proof, if the CPU and the operating system have it.
+    pub fn detect() -> Option<Avx512> {
+        let found = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma");
+        found.then_some(Avx512(()))
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+fn run_here<O: Operation>(cpu: Avx512, operation: O) -> O::Output {
+    operation.run(cpu)
+}
+
+impl Simd for Avx512 {
+    type Vector = __m512;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn run<O: Operation>(self, operation: O) -> O::Output {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { run_here(self, operation) }
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> __m512 {
+        // SAFETY:
+        // - avx512f exists: `self` comes from `detect`.
+        // - 16 f32 are readable: `from` is a reference to them. No alignment is needed.
+        unsafe { _mm512_loadu_ps(from.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[u16; LANES]) -> __m512 {
+        // SAFETY:
+        // - avx512f exists: `self` comes from `detect`.
+        // - 16 u16 are readable: `from` is a reference to them. No alignment is needed.
+        unsafe {
+            let halves = _mm256_loadu_si256(from.as_ptr().cast());
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, value: __m512, to: &mut [f32; LANES]) {
+        // SAFETY:
+        // - avx512f exists: `self` comes from `detect`.
+        // - 16 f32 are ours to write: `to` is an exclusive reference. No alignment is needed.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), value) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_min_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn tree_sum(self, lanes: __m512) -> f32 {
+        // SAFETY: avx512f (which includes avx and sse) exists: `self` comes from `detect`.
+        unsafe {
+            let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(lanes)));
+            let a = _mm256_add_ps(_mm512_castps512_ps256(lanes), high);
+            let b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+            _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)))
+        }
+    }
+
+    #[inline(always)]
+    fn scale_by_power(self, value: __m512, shifted: __m512) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe {
+            let magic = _mm512_set1_epi32(MAGIC.to_bits().cast_signed());
+            let bias = _mm512_set1_epi32(127);
+            let n = _mm512_sub_epi32(_mm512_castps_si512(shifted), magic);
+            let half = _mm512_srai_epi32::<1>(n);
+            let rest = _mm512_sub_epi32(n, half);
+            let first = _mm512_slli_epi32::<23>(_mm512_add_epi32(half, bias));
+            let second = _mm512_slli_epi32::<23>(_mm512_add_epi32(rest, bias));
+            let value = _mm512_mul_ps(value, _mm512_castsi512_ps(first));
+            _mm512_mul_ps(value, _mm512_castsi512_ps(second))
+        }
+    }
+}
