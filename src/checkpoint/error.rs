@@ -1,6 +1,6 @@
 //! Everything that can be wrong with a model on disk, in words that name place and remedy.
 
-use super::header::{HeaderError, Shape};
+use super::header_fault::HeaderError;
 use super::index::IndexFault;
 use crate::families::ConfigError;
 use safetensors::Dtype;
@@ -107,7 +107,7 @@ pub enum OpenError {
         /// The bound.
         max: usize,
     },
-    /// Tensors that the configuration calls for are absent.
+    /// Tensors that the configuration calls for are absent; the count stops at 1000.
     #[error(
         "{}: {count} tensors that config.json calls for are missing: {}; the checkpoint is not \
          complete, or config.json is another model's", path.display(), listed(names, *count)
@@ -149,7 +149,7 @@ pub enum TensorFault {
     )]
     Shape {
         /// The shape in the file.
-        found: Shape,
+        found: Vec<u64>,
         /// The shape by the configuration.
         expected: Vec<u64>,
     },

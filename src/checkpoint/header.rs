@@ -6,8 +6,9 @@
 //! tensors whose bytes lie inside the file and don't overlap. Holes between tensors are allowed.
 //! Format: <https://github.com/huggingface/safetensors#format>.
 
+pub use super::header_fault::{HeaderError, HeaderFault};
 use super::object::{self, Entries};
-use crate::families::config::shorten;
+use crate::families::shorten;
 use safetensors::Dtype;
 use serde::Deserialize;
 use serde::de::{IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor};
@@ -76,134 +77,6 @@ pub struct TensorEntry {
     pub bytes: u64,
 }
 
-/// A complaint about a safetensors file.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{file}: {fault}")]
-pub struct HeaderError {
-    /// The file, as the user knows it.
-    pub file: String,
-    /// What is wrong with it.
-    pub fault: HeaderFault,
-}
-
-/// What is wrong with a safetensors file.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum HeaderFault {
-    /// No room for the length.
-    #[error("the file has {bytes} bytes, too few for a safetensors header; download it again")]
-    TooShort {
-        /// Length of the file.
-        bytes: u64,
-    },
-    /// The header doesn't fit.
-    #[error(
-        "the header claims {claimed} bytes, more than {max} ({why}); the file is truncated or is \
-         no safetensors file"
-    )]
-    HeaderTooLong {
-        /// What the first 8 bytes say.
-        claimed: u64,
-        /// The bound.
-        max: u64,
-        /// Where the bound comes from.
-        why: &'static str,
-    },
-    /// The header isn't the JSON it should be.
-    #[error("the header is not valid: {reason}; download the file again")]
-    NotJson {
-        /// The parser's words.
-        reason: String,
-    },
-    /// More tensors than any model has.
-    #[error("the header lists more than {max} tensors; the file is damaged")]
-    TooManyTensors {
-        /// The bound.
-        max: usize,
-    },
-    /// A name that is too long.
-    #[error("tensor name \"{name}\" has {bytes} bytes, more than {max}; the file is damaged")]
-    NameTooLong {
-        /// Its beginning.
-        name: String,
-        /// Its length.
-        bytes: usize,
-        /// The bound.
-        max: usize,
-    },
-    /// A name that occurs twice.
-    #[error("tensor \"{name}\" occurs twice; the file is damaged")]
-    Duplicate {
-        /// The name.
-        name: String,
-    },
-    /// A type that the format doesn't know.
-    #[error(
-        "tensor \"{name}\": dtype \"{dtype}\" is unknown; this build may be too old for the file"
-    )]
-    DtypeUnknown {
-        /// The tensor.
-        name: String,
-        /// The type.
-        dtype: String,
-    },
-    /// A tensor's size overflows.
-    #[error("tensor \"{name}\": shape {shape:?} is too large to exist; the file is damaged")]
-    SizeOverflow {
-        /// The tensor.
-        name: String,
-        /// Its shape.
-        shape: Shape,
-    },
-    /// Offsets that run backwards.
-    #[error("tensor \"{name}\": data_offsets run from {begin} back to {end}; the file is damaged")]
-    OffsetsReversed {
-        /// The tensor.
-        name: String,
-        /// First byte.
-        begin: u64,
-        /// The byte after the last.
-        end: u64,
-    },
-    /// Offsets past the end of the file.
-    #[error(
-        "tensor \"{name}\" ends at byte {end} of the data, and the file has {data_bytes}; the file \
-         is truncated, download it again"
-    )]
-    PastEnd {
-        /// The tensor.
-        name: String,
-        /// The byte after its last.
-        end: u64,
-        /// Bytes of data in the file.
-        data_bytes: u64,
-    },
-    /// Offsets that don't match shape and type.
-    #[error(
-        "tensor \"{name}\": {dtype:?} {shape:?} takes {wanted} bytes, its data_offsets span \
-         {found}; the file is damaged"
-    )]
-    SizeMismatch {
-        /// The tensor.
-        name: String,
-        /// Its type.
-        dtype: Dtype,
-        /// Its shape.
-        shape: Shape,
-        /// Bytes by shape and type.
-        wanted: u64,
-        /// Bytes by offsets.
-        found: u64,
-    },
-    /// Two tensors that share bytes.
-    #[error("tensors \"{first}\" and \"{second}\" overlap; the file is damaged")]
-    Overlap {
-        /// The one that begins first.
-        first: String,
-        /// The other.
-        second: String,
-    },
-}
-
 /// The length of the header, from the first 8 bytes of a file of `file_bytes`.
 ///
 /// # Errors
@@ -244,7 +117,7 @@ pub fn parse_header(json: &[u8], data_bytes: u64) -> Result<Vec<TensorEntry>, He
     }
     parsed.map_err(|e| HeaderFault::NotJson { reason: shorten(&e.to_string()) })?;
     let mut tensors = table.tensors;
-    tensors.sort_by(|a, b| (a.begin, a.bytes).cmp(&(b.begin, b.bytes)));
+    tensors.sort_by_key(|tensor| (tensor.begin, tensor.bytes));
     let mut end = 0;
     let mut last: Option<&TensorEntry> = None;
     for tensor in tensors.iter().filter(|tensor| tensor.bytes > 0) {
@@ -297,7 +170,10 @@ impl<'de> Entries<'de> for Table {
         }
         let outcome = match self.check_name(&name) {
             Ok(()) => {
-                let entry = map.next_value::<RawEntry<'de>>()?;
+                let entry = map.next_value::<RawEntry<'de>>().inspect_err(|e| {
+                    let (name, reason) = (name.to_string(), shorten(&e.to_string()));
+                    self.fault = Some(HeaderFault::Malformed { name, reason });
+                })?;
                 checked(&name, &entry, self.data_bytes)
             }
             Err(fault) => Err(fault),
@@ -345,7 +221,7 @@ fn checked(name: &str, entry: &RawEntry<'_>, data_bytes: u64) -> Result<TensorEn
     let shape = entry.shape;
     let bits = shape.elements().and_then(|elements| elements.checked_mul(dtype.bitsize() as u64));
     let Some(wanted) = bits.filter(|bits| bits % 8 == 0).map(|bits| bits / 8) else {
-        return Err(HeaderFault::SizeOverflow { name, shape });
+        return Err(HeaderFault::SizeOverflow { name, shape: shape.lengths().to_vec() });
     };
     let [begin, end] = entry.data_offsets;
     let Some(found) = end.checked_sub(begin) else {
@@ -355,6 +231,7 @@ fn checked(name: &str, entry: &RawEntry<'_>, data_bytes: u64) -> Result<TensorEn
         return Err(HeaderFault::PastEnd { name, end, data_bytes });
     }
     if found != wanted {
+        let shape = shape.lengths().to_vec();
         return Err(HeaderFault::SizeMismatch { name, dtype, shape, wanted, found });
     }
     Ok(TensorEntry { name, dtype, shape, begin, bytes: found })

@@ -7,7 +7,7 @@
 
 use super::header::HEADER_LIMITS;
 use super::object::{self, Entries, Object, Text};
-use crate::families::config::shorten;
+use crate::families::shorten;
 use serde::de::{IgnoredAny, MapAccess};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -42,6 +42,14 @@ pub enum IndexFault {
     /// The text isn't the JSON it should be.
     #[error("not a valid index: {reason}; download the file again")]
     NotJson {
+        /// The parser's words.
+        reason: String,
+    },
+    /// An entry that isn't a file name.
+    #[error("tensor \"{name}\" has no valid entry: {reason}; the index is damaged")]
+    Malformed {
+        /// The tensor.
+        name: String,
         /// The parser's words.
         reason: String,
     },
@@ -155,7 +163,10 @@ impl<'de> Entries<'de> for WeightMap {
         name: Cow<'de, str>,
         map: &mut A,
     ) -> Result<(), A::Error> {
-        let shard = map.next_value_seed(Text)?;
+        let shard = map.next_value_seed(Text).inspect_err(|e| {
+            let (name, reason) = (shorten(&name), shorten(&e.to_string()));
+            self.fault = Some(IndexFault::Malformed { name, reason });
+        })?;
         self.insert(&name, &shard).map_err(|fault| {
             self.fault = Some(fault);
             object::stop()

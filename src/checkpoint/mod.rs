@@ -7,15 +7,18 @@
 //! | `parts.rs` | which tensors of which shape a model of a given spec has |
 //! | `stored.rs`, `experts.rs` | one tensor or expert as stored, and its way to kernel weights |
 //! | `source.rs` | [`ModelFiles`]: all of it as the stages' `WeightSource` |
-//! | `error.rs` | everything that can be wrong |
+//! | `describe.rs` | what `inspect` shows of it |
+//! | `error.rs`, `header_fault.rs` | everything that can be wrong |
 //!
 //! Only little-endian machines are supported, as the files are little-endian and are read in
 //! place.
 
+pub mod describe;
 mod directory;
 mod error;
 mod experts;
 pub mod header;
+mod header_fault;
 pub mod index;
 mod object;
 mod parts;

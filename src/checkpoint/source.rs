@@ -24,6 +24,8 @@ use std::path::Path;
 
 /// How many missing tensors a message lists.
 const MISSING_SHOWN: usize = 8;
+/// After so many missing tensors the check stops: this is another model's configuration.
+const MISSING_MAX: usize = 1000;
 
 /// A model on disk, checked.
 #[derive(Debug)]
@@ -237,6 +239,9 @@ impl<'a> Check<'a> {
                 if self.missing.len() < MISSING_SHOWN {
                     self.missing.push(name);
                 }
+                if self.missing_count == MISSING_MAX {
+                    return Err(self.missing());
+                }
                 Ok(None)
             }
             Err(e) => Err(e.into()),
@@ -266,14 +271,18 @@ impl<'a> Check<'a> {
         Ok(layers)
     }
 
+    fn missing(&self) -> OpenError {
+        OpenError::TensorsMissing {
+            path: self.checkpoint.directory().to_path_buf(),
+            count: self.missing_count,
+            names: self.missing.clone(),
+        }
+    }
+
     /// Complains of what is missing; returns the tensors that nobody knows.
     fn finish(self) -> Result<Vec<String>, OpenError> {
         if self.missing_count > 0 {
-            return Err(OpenError::TensorsMissing {
-                path: self.checkpoint.directory().to_path_buf(),
-                count: self.missing_count,
-                names: self.missing,
-            });
+            return Err(self.missing());
         }
         let names = self.checkpoint.tensors().map(|(name, _)| name);
         Ok(names

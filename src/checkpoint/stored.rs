@@ -133,7 +133,8 @@ fn check_shape(
     if place.shape.lengths() == expected {
         return Ok(());
     }
-    let fault = TensorFault::Shape { found: place.shape, expected: expected.to_vec() };
+    let fault =
+        TensorFault::Shape { found: place.shape.lengths().to_vec(), expected: expected.to_vec() };
     Err(error(checkpoint, name, place, fault))
 }
 

@@ -5,6 +5,7 @@
 //! names file, field, value and remedy. Nothing else in the program looks into that JSON. Bytes
 //! flow in (capped by [`CONFIG_BYTES_MAX`]), checked values flow out.
 
+use super::config_fault::{ConfigError, ConfigFault, shorten};
 use serde_json::{Map, Value};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -14,87 +15,6 @@ use std::ops::RangeInclusive;
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Most entries of a list in a configuration.
 const LIST_MAX: usize = 4096;
-/// Most characters of a value from the world that a message repeats.
-const SHOWN_MAX: usize = 60;
-
-/// A complaint about a configuration: where, and what.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{file}: {fault}")]
-pub struct ConfigError {
-    /// The file, as the user knows it.
-    pub file: String,
-    /// What is wrong with it.
-    pub fault: ConfigFault,
-}
-
-/// What is wrong with a configuration. `field` is the path of the field, sections joined by dots.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ConfigFault {
-    /// The file is longer than the cap.
-    #[error("the file has {bytes} bytes, more than {max}: this is no model configuration")]
-    TooLong {
-        /// Length of the file.
-        bytes: u64,
-        /// The cap.
-        max: u64,
-    },
-    /// The text isn't a JSON object.
-    #[error("not valid JSON: {reason}; download the file again")]
-    NotJson {
-        /// The parser's words.
-        reason: String,
-    },
-    /// A name occurs twice.
-    #[error("field \"{field}\" occurs twice; keep one of them")]
-    Duplicate {
-        /// The name.
-        field: String,
-    },
-    /// A needed field is absent or null.
-    #[error("field \"{field}\" is missing; expected {wanted}")]
-    Missing {
-        /// The field.
-        field: String,
-        /// What would be right.
-        wanted: String,
-    },
-    /// A field has a value of another type or outside its range.
-    #[error("field \"{field}\" is {found}; expected {wanted}; the file is damaged or made by hand")]
-    Unusable {
-        /// The field.
-        field: String,
-        /// Its value, shortened.
-        found: String,
-        /// What would be right.
-        wanted: String,
-    },
-    /// A value that is legal but that this build can't compute.
-    #[error(
-        "field \"{field}\" is {found}, which this build doesn't support; it supports {supported}"
-    )]
-    Unsupported {
-        /// The field.
-        field: String,
-        /// Its value, shortened.
-        found: String,
-        /// What is supported.
-        supported: String,
-    },
-    /// Fields that are right one by one and contradict each other.
-    #[error("{reason}; the file doesn't belong to a working model")]
-    Contradiction {
-        /// Which fields, with their values.
-        reason: String,
-    },
-    /// A product of fields is larger than any model has.
-    #[error("{product} is more than {max}; the file is damaged")]
-    ProductTooLarge {
-        /// The fields and their values.
-        product: String,
-        /// The cap.
-        max: usize,
-    },
-}
 
 /// Reads fields of a configuration, each with its type and range.
 ///
@@ -124,8 +44,8 @@ impl ConfigReader {
         let mut parser = serde_json::Deserializer::from_slice(text);
         let parsed = serde::de::DeserializeSeed::deserialize(&mut root, &mut parser)
             .and_then(|()| parser.end());
-        if let Some(field) = root.twice {
-            return Err(fail(ConfigFault::Duplicate { field: shorten(&field) }));
+        if let Some(fault) = root.fault {
+            return Err(fail(fault));
         }
         match parsed {
             Ok(()) => Ok(ConfigReader {
@@ -374,15 +294,6 @@ impl ConfigReader {
     }
 }
 
-/// The first characters of a text from the world, fit for a message.
-pub fn shorten(text: &str) -> String {
-    let mut shown: String = text.chars().take(SHOWN_MAX).collect();
-    if shown.len() < text.len() {
-        shown.push_str("...");
-    }
-    shown
-}
-
 fn as_count(value: &Value, range: &RangeInclusive<usize>) -> Option<usize> {
     let count = usize::try_from(value.as_u64()?).ok()?;
     range.contains(&count).then_some(count)
@@ -396,11 +307,12 @@ fn numbers(range: &RangeInclusive<f64>) -> String {
     format!("a number from {} to {}", range.start(), range.end())
 }
 
-/// The top level of a configuration while it is parsed; remembers a name that occurs twice.
+/// The top level of a configuration while it is parsed.
 #[derive(Default)]
 struct Root {
     fields: Map<String, Value>,
-    twice: Option<String>,
+    /// The fault that ended the parse, when it can be told which field is at fault.
+    fault: Option<ConfigFault>,
 }
 
 impl<'de> serde::de::DeserializeSeed<'de> for &mut Root {
@@ -425,12 +337,20 @@ impl<'de> serde::de::Visitor<'de> for &mut Root {
         self,
         mut map: A,
     ) -> std::result::Result<(), A::Error> {
-        while let Some((name, value)) = map.next_entry::<String, Value>()? {
+        while let Some(name) = map.next_key::<String>()? {
+            let field = shorten(&name);
             if self.fields.contains_key(&name) {
-                self.twice = Some(name);
+                self.fault = Some(ConfigFault::Duplicate { field });
                 return Err(serde::de::Error::custom("a name occurs twice"));
             }
-            self.fields.insert(name, value);
+            match map.next_value::<Value>() {
+                Ok(value) => self.fields.insert(name, value),
+                Err(e) => {
+                    let reason = shorten(&e.to_string());
+                    self.fault = Some(ConfigFault::NoValue { field, reason });
+                    return Err(e);
+                }
+            };
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! fit each other, and names the tensors. The arithmetic that the values steer is described in
 //! `stages/src/spec.rs`.
 
+use super::hub_names::tensor_name;
 use super::{Blueprint, ConfigError, ConfigReader, Family, Quantisation, Skipped, SpecialTokens};
 use millstream_stages::ids::LayerId;
 use millstream_stages::spec::{
@@ -98,9 +99,9 @@ fn refuse_what_is_not_computed(config: &ConfigReader) -> Result<()> {
     config.count_or("moe_layer_freq", 1, 1..=1)?;
     if config.has("rope_scaling") {
         let scaling = config.section("rope_scaling")?;
-        let kind = scaling.as_ref().map(|scaling| rope_kind(scaling)).transpose()?;
-        if kind.is_some_and(|kind| kind != "default") {
-            return Err(config.unsupported("rope_scaling", "set", "plain rope"));
+        if let Some(kind) = scaling.as_ref().map(rope_kind).transpose()?.filter(|k| *k != "default")
+        {
+            return Err(config.unsupported("rope_scaling", &format!("\"{kind}\""), "plain rope"));
         }
     }
     Ok(())
@@ -294,8 +295,8 @@ fn dense_width(config: &ConfigReader, hidden: usize) -> Result<usize> {
 }
 
 fn moe(config: &ConfigReader, layer_count: usize, hidden: usize) -> Result<MoeSpec> {
-    let experts_field =
-        if config.has("n_routed_experts") { "n_routed_experts" } else { "num_local_experts" };
+    let older = config.has("num_local_experts") && !config.has("n_routed_experts");
+    let experts_field = if older { "num_local_experts" } else { "n_routed_experts" };
     let experts = config.count(experts_field, 1..=EXPERTS_MAX)?;
     let top_k = config.count("num_experts_per_tok", 1..=EXPERTS_MAX)?;
     let intermediate = config.count("moe_intermediate_size", 1..=WIDTH_MAX)?;
@@ -375,51 +376,4 @@ fn skipped(layer_count: usize, draft_layers: usize, tied_head: bool) -> Skipped 
         prefixes.push("lm_head.".to_string());
     }
     Skipped { prefixes, suffixes: vec!["rotary_emb.inv_freq".to_string()] }
-}
-
-/// The name of a tensor in a Hugging Face checkpoint of this family.
-///
-/// # Panics
-/// When a layer's part comes without a layer.
-fn tensor_name(layer: Option<LayerId>, part: Part) -> String {
-    let rest = match part {
-        Part::Embedding => return "model.embed_tokens.weight".to_string(),
-        Part::FinalNorm => return "model.norm.weight".to_string(),
-        Part::Head => return "lm_head.weight".to_string(),
-        Part::InputNorm => "input_layernorm.weight",
-        Part::PostNorm => "post_attention_layernorm.weight",
-        Part::QueryDown => "self_attn.q_a_proj.weight",
-        Part::QueryDownBias => "self_attn.q_a_proj.bias",
-        Part::QueryNorm => "self_attn.q_a_layernorm.weight",
-        Part::QueryUp => "self_attn.q_b_proj.weight",
-        Part::LatentDown => "self_attn.kv_a_proj_with_mqa.weight",
-        Part::LatentDownBias => "self_attn.kv_a_proj_with_mqa.bias",
-        Part::LatentNorm => "self_attn.kv_a_layernorm.weight",
-        Part::LatentUp => "self_attn.kv_b_proj.weight",
-        Part::Output => "self_attn.o_proj.weight",
-        Part::OutputBias => "self_attn.o_proj.bias",
-        Part::IndexQuery => "self_attn.indexer.wq_b.weight",
-        Part::IndexKey => "self_attn.indexer.wk.weight",
-        Part::IndexKeyNorm => "self_attn.indexer.k_norm.weight",
-        Part::IndexKeyNormBias => "self_attn.indexer.k_norm.bias",
-        Part::IndexWeights => "self_attn.indexer.weights_proj.weight",
-        Part::Router => "mlp.gate.weight",
-        Part::RouterBias => "mlp.gate.e_score_correction_bias",
-        Part::DenseGate => "mlp.gate_proj.weight",
-        Part::DenseUp => "mlp.up_proj.weight",
-        Part::DenseDown => "mlp.down_proj.weight",
-        Part::SharedGate => "mlp.shared_experts.gate_proj.weight",
-        Part::SharedUp => "mlp.shared_experts.up_proj.weight",
-        Part::SharedDown => "mlp.shared_experts.down_proj.weight",
-        Part::ExpertGate(_) => "gate_proj.weight",
-        Part::ExpertUp(_) => "up_proj.weight",
-        Part::ExpertDown(_) => "down_proj.weight",
-    };
-    let layer = layer.expect("a layer's part comes with its layer").0;
-    match part {
-        Part::ExpertGate(expert) | Part::ExpertUp(expert) | Part::ExpertDown(expert) => {
-            format!("model.layers.{layer}.mlp.experts.{}.{rest}", expert.0)
-        }
-        _ => format!("model.layers.{layer}.{rest}"),
-    }
 }

@@ -6,9 +6,12 @@
 //! spec, and the stages work from the spec alone.
 
 pub mod config;
-pub mod glm_moe_dsa;
+mod config_fault;
+mod glm_moe_dsa;
+mod hub_names;
 
-pub use config::{ConfigError, ConfigFault, ConfigReader};
+pub use config::ConfigReader;
+pub use config_fault::{ConfigError, ConfigFault, shorten};
 
 use millstream_stages::ids::LayerId;
 use millstream_stages::spec::ModelSpec;
