@@ -14,7 +14,7 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2 and FMA: 16 lanes are two registers.
     Avx2,
-    /// x86-64 with AVX-512 F: 16 lanes are one register.
+    /// x86-64 with AVX-512 F and VL: 16 lanes are one register.
     Avx512,
 }
 

@@ -25,6 +25,8 @@ impl Avx2 {
 #[derive(Clone, Copy, Debug)]
 pub struct Pair(__m256, __m256);
 
+/// An operation becomes one function of its own: tiles keep the registers to themselves.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma")]
 fn run_here<O: Operation>(cpu: Avx2, operation: O) -> O::Output {
     operation.run(cpu)

@@ -1,5 +1,7 @@
-//! [`Simd`] with AVX-512 F: 16 lanes are one register.
+//! [`Simd`] with AVX-512 F and VL: 16 lanes are one register.
 //!
+//! VL is asked for because without it the registers 16-31 can't take part in narrower operations
+//! such as the tree, and the compiler then keeps accumulators out of them.
 //! Each method is one or a few instructions; the bodies in `ops` and `matmul` inline them.
 
 #![allow(unsafe_code)]
@@ -8,7 +10,7 @@ use super::{LANES, Operation, Simd};
 use crate::math::exp_steps::MAGIC;
 use std::arch::x86_64::*;
 
-/// Proof that this CPU has AVX-512 F (and AVX2 and FMA, which it includes).
+/// Proof that this CPU has AVX-512 F and VL (and AVX2 and FMA, which they include).
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
 
@@ -16,13 +18,16 @@ impl Avx512 {
     /// The proof, if the CPU and the operating system have it.
     pub fn detect() -> Option<Avx512> {
         let found = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma");
         found.then_some(Avx512(()))
     }
 }
 
-#[target_feature(enable = "avx512f")]
+/// An operation becomes one function of its own: tiles keep the registers to themselves.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512vl")]
 fn run_here<O: Operation>(cpu: Avx512, operation: O) -> O::Output {
     operation.run(cpu)
 }
@@ -114,7 +119,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn tree_sum(self, lanes: __m512) -> f32 {
-        // SAFETY: avx512f (which includes avx and sse) exists: `self` comes from `detect`.
+        // SAFETY: avx512f (which includes avx2 and sse) exists: `self` comes from `detect`.
         unsafe {
             let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(lanes)));
             let a = _mm256_add_ps(_mm512_castps512_ps256(lanes), high);

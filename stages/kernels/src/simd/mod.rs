@@ -17,7 +17,8 @@ pub use avx2::Avx2;
 pub use avx512::Avx512;
 
 use crate::format::Weights;
-use crate::scalar::{LANES, padded};
+use crate::scalar::LANES;
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 /// An operation with its arguments, able to run on any 16 lanes.
 pub trait Operation {
@@ -99,4 +100,14 @@ fn store_first<S: Simd>(cpu: S, value: S::Vector, to: &mut [f32]) {
     let mut chunk = [0.0; LANES];
     cpu.store(value, &mut chunk);
     to.copy_from_slice(&chunk[..to.len()]);
+}
+
+/// Asks for the cache line of element `index` of `values`, which may lie beyond its end.
+#[inline(always)]
+fn prefetch<T>(values: &[T], index: usize) {
+    let place = values.as_ptr().wrapping_add(index);
+    // SAFETY:
+    // - x86-64 always has the instruction (SSE).
+    // - it is a hint: it reads nothing into the program and never faults, whatever the address.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) }
 }
