@@ -1,4 +1,6 @@
 //! Millstream: runs Mixture-of-Experts models whose experts do not fit in memory.
 
 pub mod checkpoint;
+pub mod engine;
 pub mod families;
+pub mod sampler;

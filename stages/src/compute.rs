@@ -26,6 +26,7 @@ pub struct Compute {
     identity: Vec<u32>,
     partials: Vec<f32>,
     inner: Vec<f32>,
+    weight_bytes: u64,
 }
 
 /// The three matrices of a gated unit, slice by slice, wherever they lie.
@@ -38,6 +39,12 @@ pub trait UnitWeights: Sync {
     fn down(&self, slice: usize) -> Weights<'_>;
     /// Rows of gate and up in a slice.
     fn slice_width(&self) -> usize;
+
+    /// Bytes of all three matrices over all slices.
+    fn bytes(&self, slices: usize) -> usize {
+        let of = |weights: Weights<'_>| weights.len() * weights.format().bytes_per_weight();
+        slices * (of(self.gate(0)) + of(self.up(0)) + of(self.down(0)))
+    }
 }
 
 /// A gated unit among a layer's resident tensors.
@@ -121,10 +128,16 @@ impl Compute {
             identity: (0..rows as u32).collect(),
             partials: vec![0.0; map.subtrees.len() * rows * spec.hidden],
             inner: vec![0.0; rows * inner],
+            weight_bytes: 0,
             executor,
             kernels,
             map,
         }
+    }
+
+    /// Bytes of weights gone through since the last call.
+    pub fn take_weight_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.weight_bytes)
     }
 
     /// Runs jobs that the caller deals: `deal` pushes them.
@@ -144,6 +157,7 @@ impl Compute {
         tokens: usize,
         out: &mut [f32],
     ) {
+        self.weight_bytes += weights.bytes() as u64;
         let out = &mut out[..tokens * weights.rows];
         let task = RowsTask {
             kernels: self.kernels,
@@ -173,6 +187,7 @@ impl Compute {
         tokens: usize,
         out: &mut [f32],
     ) {
+        self.weight_bytes += weights.bytes() as u64;
         let slice = |slice: usize| weights.view(arena, slice);
         let input = SlicedInput { data: x, slice_offset: weights.slice_cols, stride };
         let partials = std::mem::take(&mut self.partials);
@@ -192,6 +207,7 @@ impl Compute {
         rows: ChosenRows<'_>,
         out: &mut [f32],
     ) {
+        self.weight_bytes += unit.bytes(self.map.slices) as u64;
         let width = unit.slice_width();
         let mut inner = std::mem::take(&mut self.inner);
         let rows = match rows {

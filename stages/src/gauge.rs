@@ -19,6 +19,7 @@ pub struct Gauges {
     bytes_read: AtomicU64,
     reads_failed: AtomicU64,
     compute_idle_ns: AtomicU64,
+    weight_bytes: AtomicU64,
 }
 
 /// One reading of the [`Gauges`].
@@ -40,6 +41,8 @@ pub struct Reading {
     pub reads_failed: u64,
     /// Nanoseconds in which the compute seat had nothing to do.
     pub compute_idle_ns: u64,
+    /// Bytes of weights that the kernels went through.
+    pub weight_bytes: u64,
 }
 
 impl Gauges {
@@ -73,6 +76,11 @@ impl Gauges {
         add(&self.compute_idle_ns, idle_ns);
     }
 
+    /// The kernels went through this many bytes of weights.
+    pub fn weight_bytes(&self, bytes: u64) {
+        add(&self.weight_bytes, bytes);
+    }
+
     /// All counters, now.
     pub fn read(&self) -> Reading {
         let all = |counters: &[AtomicU64; STAGES.len()]| {
@@ -87,6 +95,7 @@ impl Gauges {
             bytes_read: get(&self.bytes_read),
             reads_failed: get(&self.reads_failed),
             compute_idle_ns: get(&self.compute_idle_ns),
+            weight_bytes: get(&self.weight_bytes),
         }
     }
 }

@@ -207,8 +207,8 @@ fn layer_actors(
     let attention = AttendWeights::place(&mut placer, &**source, id, layer)?;
     let unit = place_unit(&mut placer, &**source, id, layer)?;
     let gate = place_gate(&mut placer, &**source, id, layer)?;
-    let format = source.expert_format(id);
-    let shape = layer.moe().map(|moe| ExpertShape::new(spec.hidden, moe, format));
+    let shape_of = |moe| ExpertShape::new(spec.hidden, moe, source.expert_format(id));
+    let shape = layer.moe().map(shape_of);
     let slots = limits.slots[id.index()];
     if let Some(shape) = &shape {
         let parts: Vec<usize> = (0..map.nodes).map(|node| shape.part_bytes(map, node)).collect();

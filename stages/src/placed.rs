@@ -114,6 +114,11 @@ impl PlacedRows {
         weights.slice(first..first + rows.len() * self.cols)
     }
 
+    /// Bytes of the whole.
+    pub fn bytes(&self) -> usize {
+        self.rows * self.cols * self.format.bytes_per_weight()
+    }
+
     /// The part that holds a row.
     pub fn part_of(&self, row: usize) -> usize {
         self.parts.iter().position(|part| part.rows.contains(&row)).expect("a row of the matrix")
@@ -132,6 +137,11 @@ pub struct PlacedSlices {
 }
 
 impl PlacedSlices {
+    /// Bytes of all slices.
+    pub fn bytes(&self) -> usize {
+        self.rows * self.slice_cols * self.regions.len() * self.format.bytes_per_weight()
+    }
+
     /// A slice, `[rows, slice_cols]`.
     pub fn view<'a>(&self, arena: &'a LayerArena, slice: usize) -> Weights<'a> {
         Weights::from_bytes(self.format, arena.region(self.regions[slice]))

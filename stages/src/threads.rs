@@ -14,7 +14,7 @@ use crate::seat::Seat;
 use crate::stage::Directory;
 use crate::wave::Wave;
 use millstream_topology::cpuset::CpuId;
-fn pin_current_thread(_: CpuId) -> Result<(), String> { Ok(()) }
+use millstream_topology::pin::pin_current_thread;
 use millstream_topology::plan::{PlacementPlan, SeatHost};
 use parking_lot::Mutex;
 use std::sync::Arc;

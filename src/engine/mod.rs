@@ -1,0 +1,285 @@
+//! The engine: requests in, tokens out.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `model.rs` | a model that can be started |
+//! | `options.rs` | from what the user asked to plan, limits and memory |
+//! | `request.rs`, `statistics.rs` | what goes in and what comes out |
+//! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
+//!
+//! [`Engine`] is the handle: it talks to the scheduler's thread over channels (the control plane).
+//! Waves, the data plane, cross the pipeline's rings only.
+
+mod model;
+mod options;
+mod request;
+mod scheduler;
+mod sequence;
+mod statistics;
+
+pub use model::{Model, ReaderMaker};
+pub use options::{MemoryBudget, MemoryTable, Options, Setup};
+pub use request::{Answer, Finish, PositionTrace, Request};
+pub use statistics::Statistics;
+
+use crate::checkpoint::OpenError;
+use crate::sampler::SamplingError;
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use millstream_kernels::Isa;
+use millstream_stages::load::ReadFault;
+use millstream_stages::pipeline::{Blueprint, StartError};
+use millstream_stages::threads::Pipeline;
+use millstream_topology::TopologyError;
+use millstream_topology::arena::{ArenaError, Binding};
+use scheduler::{Command, Scheduler};
+use sequence::Event;
+use std::ops::ControlFlow;
+use std::thread::JoinHandle;
+
+/// Tokens that may wait for a slow caller before its sequence waits for it.
+const EVENTS_MAX: usize = 1024;
+
+/// Why the engine can't do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The model can't be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The machine or the plan can't be had.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// Memory can't be bound.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The pipeline can't be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The kernels don't run here.
+    #[error("--isa {isa}: this CPU doesn't have it; it has {available}")]
+    Isa {
+        /// What was asked for.
+        isa: Isa,
+        /// What there is.
+        available: String,
+    },
+    /// The context is out of range.
+    #[error("--context {context}: the model allows 1 to {model_max}")]
+    Context {
+        /// What was asked for.
+        context: usize,
+        /// What the model allows.
+        model_max: usize,
+    },
+    /// Not even one slot a layer fits.
+    #[error("the memory allowed doesn't hold the model:\n{table}\nraise --memory, or lower --context or --experts-per-layer")]
+    Memory {
+        /// Where it would go.
+        table: MemoryTable,
+    },
+    /// A prompt without tokens.
+    #[error("the prompt has no tokens; give at least one")]
+    EmptyPrompt,
+    /// A token that the model doesn't have.
+    #[error("{what}: token {token} isn't in the model's vocabulary of {vocabulary}; these ids belong to another model")]
+    Token {
+        /// Which list it is in.
+        what: &'static str,
+        /// The token.
+        token: u32,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// The prompt doesn't fit.
+    #[error("the prompt has {tokens} tokens and the context holds {context}, the answer included; raise --context (the model allows {model_max}) or shorten the prompt")]
+    ContextExceeded {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// What the engine was started with.
+        context: usize,
+        /// What the model allows.
+        model_max: usize,
+    },
+    /// A trace was asked for and the engine was started without.
+    #[error("the engine was started without --trace")]
+    NoTrace,
+    /// A sampler setting is out of range, or the logits are no numbers.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// An expert couldn't be read.
+    #[error("{fault}")]
+    Read {
+        /// Which, and why.
+        fault: ReadFault,
+    },
+    /// A thread of the engine died.
+    #[error("the engine stopped because of a bug; its message is above, please report it")]
+    Stopped,
+}
+
+/// A running engine.
+pub struct Engine {
+    commands: Option<Sender<Command>>,
+    scheduler: Option<JoinHandle<()>>,
+    vocabulary: usize,
+    context: usize,
+    model_max: usize,
+    trace: bool,
+    next_number: std::sync::atomic::AtomicU64,
+    /// What was resolved, for the start line.
+    pub start_line: String,
+    /// What went other than planned.
+    pub warnings: Vec<String>,
+}
+
+impl Engine {
+    /// Reads the resident weights and starts all threads.
+    ///
+    /// # Errors
+    /// When an option can't be had here, a file can't be read, or memory or threads can't be had.
+    pub fn start(model: Model, options: &Options) -> Result<Engine, EngineError> {
+        let setup = Setup::new(&model, options)?;
+        let binding = Binding::probe(&setup.plan)?;
+        let mut warnings = model.warnings.clone();
+        warnings.extend(setup.machine.warnings.iter().cloned());
+        warnings.extend(binding.warning().map(str::to_owned));
+        let start_line = start_line(&setup);
+        let reads_max = setup.limits.reads_max;
+        let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
+        let context = setup.limits.context_max;
+        let blueprint = Blueprint {
+            spec: model.spec,
+            source: model.source,
+            plan: setup.plan,
+            limits: setup.limits,
+            kernels: setup.kernels,
+            lookahead: options.lookahead,
+            binding,
+        };
+        let pipeline = Pipeline::start(&blueprint, (model.reader)(reads_max))?;
+        warnings.extend(pipeline.warnings());
+        let (commands, receiver) = unbounded();
+        let scheduler = Scheduler::new(pipeline, vocabulary, receiver);
+        let thread = std::thread::Builder::new().name("scheduler".into());
+        let scheduler = thread.spawn(move || scheduler.run()).map_err(|source| {
+            StartError::Thread { seat: millstream_stages::ids::SeatId(u32::MAX), source }
+        })?;
+        Ok(Engine {
+            commands: Some(commands),
+            scheduler: Some(scheduler),
+            vocabulary,
+            context,
+            model_max,
+            trace: options.trace,
+            next_number: 0.into(),
+            start_line,
+            warnings,
+        })
+    }
+
+    /// Generates; `on_token` hears every token as it comes and may break off.
+    ///
+    /// # Errors
+    /// When the request can't be met or a read fails.
+    pub fn generate(
+        &self,
+        request: &Request,
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Answer, EngineError> {
+        let (number, events) = self.submit(request)?;
+        loop {
+            match events.recv().map_err(|_| EngineError::Stopped)? {
+                Event::Token(token) => {
+                    if on_token(token).is_break() {
+                        self.send(Command::Cancel(number))?;
+                    }
+                }
+                Event::Done(outcome) => return *outcome,
+            }
+        }
+    }
+
+    /// Generates several answers at once.
+    ///
+    /// # Errors
+    /// When one of the requests can't be met; per request, when its generation fails.
+    pub fn generate_all(
+        &self,
+        requests: &[Request],
+    ) -> Result<Vec<Result<Answer, EngineError>>, EngineError> {
+        let submitted: Vec<_> = requests.iter().map(|r| self.submit(r)).collect::<Result<_, _>>()?;
+        let last = |events: Receiver<Event>| loop {
+            match events.recv() {
+                Ok(Event::Token(_)) => {}
+                Ok(Event::Done(outcome)) => return *outcome,
+                Err(_) => return Err(EngineError::Stopped),
+            }
+        };
+        Ok(submitted.into_iter().map(|(_, events)| last(events)).collect())
+    }
+
+    fn submit(&self, request: &Request) -> Result<(u64, Receiver<Event>), EngineError> {
+        self.check(request)?;
+        let number = self.next_number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let (events, receiver) = bounded(EVENTS_MAX);
+        self.send(Command::Submit { number, request: request.clone(), events })?;
+        Ok((number, receiver))
+    }
+
+    fn send(&self, command: Command) -> Result<(), EngineError> {
+        let commands = self.commands.as_ref().expect("open until dropped");
+        commands.send(command).map_err(|_| EngineError::Stopped)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), EngineError> {
+        if request.prompt_ids.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        let known = |what: &'static str, ids: &[u32]| {
+            match ids.iter().find(|&&id| id as usize >= self.vocabulary) {
+                None => Ok(()),
+                Some(&token) => {
+                    Err(EngineError::Token { what, token, vocabulary: self.vocabulary })
+                }
+            }
+        };
+        known("the prompt", &request.prompt_ids)?;
+        known("the forced ids", request.forced.as_deref().unwrap_or(&[]))?;
+        let forced = request.forced.as_ref().map_or(0, Vec::len);
+        let tokens = request.prompt_ids.len() + forced;
+        if tokens >= self.context {
+            let (context, model_max) = (self.context, self.model_max);
+            return Err(EngineError::ContextExceeded { tokens, context, model_max });
+        }
+        if request.keep_trace && !self.trace {
+            return Err(EngineError::NoTrace);
+        }
+        Ok(request.sampling.check()?)
+    }
+}
+
+/// What will run, in a few lines.
+fn start_line(setup: &Setup) -> String {
+    let plan = &setup.plan;
+    format!(
+        "{}; {} kernels, policy {}, {} threads on {} node{}{}, spin {} us; {}",
+        plan.machine_summary,
+        setup.kernels.isa(),
+        plan.policy,
+        plan.threads,
+        plan.nodes.len(),
+        if plan.nodes.len() == 1 { "" } else { "s" },
+        if plan.virtual_nodes { " (virtual: not this machine's)" } else { "" },
+        plan.spin_us,
+        setup.limits
+    )
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.commands = None;
+        if let Some(scheduler) = self.scheduler.take() {
+            // A scheduler that died has said why on stderr.
+            let _ = scheduler.join();
+        }
+    }
+}

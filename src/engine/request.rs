@@ -1,0 +1,99 @@
+//! What a caller asks of the engine, and what comes back.
+
+use super::statistics::Statistics;
+use crate::sampler::Sampling;
+use serde::Serialize;
+
+/// One generation.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The prompt; not empty, every id below the vocabulary's size.
+    pub prompt_ids: Vec<u32>,
+    /// Tokens to generate at most.
+    pub max_tokens: usize,
+    /// How to choose them.
+    pub sampling: Sampling,
+    /// Any of these ends the answer.
+    pub stop_ids: Vec<u32>,
+    /// Feed these instead of what is sampled, so that routing is the same in every run.
+    pub forced: Option<Vec<u32>>,
+    /// Keep the logits of every position.
+    pub keep_logits: bool,
+    /// Keep what routers and indexers chose; needs [`super::Options::trace`].
+    pub keep_trace: bool,
+}
+
+impl Request {
+    /// Tokens of the answer at most; 0 reads the prompt and answers nothing.
+    pub fn answer_max(&self) -> usize {
+        self.forced.as_ref().map_or(self.max_tokens, Vec::len)
+    }
+
+    /// A greedy generation without stop tokens.
+    pub fn greedy(prompt_ids: Vec<u32>, max_tokens: usize) -> Request {
+        Request {
+            prompt_ids,
+            max_tokens,
+            sampling: Sampling::GREEDY,
+            stop_ids: vec![],
+            forced: None,
+            keep_logits: false,
+            keep_trace: false,
+        }
+    }
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finish {
+    /// A stop token came.
+    Stop,
+    /// `max_tokens` are there, or the forced ids are used up.
+    Length,
+    /// The context is full.
+    ContextFull,
+    /// The caller cancelled.
+    Cancelled,
+}
+
+/// What one position chose on its way through the layers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PositionTrace {
+    /// Position in the sequence.
+    pub position: u32,
+    /// By layer: experts by falling score; empty for dense layers.
+    pub experts: Vec<Vec<u32>>,
+    /// By layer: their weights.
+    pub weights: Vec<Vec<f32>>,
+    /// By layer: positions that its own indexer selected; none if it has none or kept all.
+    pub selections: Vec<Option<Vec<u32>>>,
+}
+
+/// A finished generation.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The tokens, a stop token included.
+    pub answer_ids: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// `[positions, vocabulary]` if asked for: every position that was fed.
+    pub logits: Option<Vec<f32>>,
+    /// One entry per position that was fed, if asked for.
+    pub trace: Option<Vec<PositionTrace>>,
+    /// What was measured.
+    pub statistics: Statistics,
+}
+
+impl Answer {
+    /// The answer of a request that was cancelled before its turn came.
+    pub fn cancelled() -> Answer {
+        Answer {
+            answer_ids: vec![],
+            finish: Finish::Cancelled,
+            logits: None,
+            trace: None,
+            statistics: Statistics::default(),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! A sequence that the scheduler has admitted: its tokens, its pages, what it keeps.
+
+use super::EngineError;
+use super::request::{Answer, Finish, PositionTrace, Request};
+use super::statistics::Meter;
+use crossbeam_channel::Sender;
+use millstream_stages::gauge::Reading;
+use millstream_stages::limits::KV_BLOCK_ROWS;
+use millstream_stages::wave::Wave;
+
+/// What a caller hears about its request.
+#[derive(Debug)]
+pub enum Event {
+    /// A token of the answer.
+    Token(u32),
+    /// The end.
+    Done(Box<Result<Answer, EngineError>>),
+}
+
+/// One admitted request.
+pub struct Sequence {
+    /// Number of the request, to cancel it by.
+    pub number: u64,
+    /// What was asked.
+    pub request: Request,
+    /// Where events go; a caller that has gone away cancels.
+    pub events: Sender<Event>,
+    /// Prompt and answer, all that is fed or will be.
+    pub tokens: Vec<u32>,
+    /// Positions that have been handed to a wave.
+    pub fed: usize,
+    /// The sequence has rows in a wave.
+    pub in_flight: bool,
+    /// Set when it ends; it leaves when its rows are back.
+    pub ending: Option<Finish>,
+    /// KV pages, in order of position.
+    pub pages: Vec<u32>,
+    /// Positions that may be fed.
+    positions_max: usize,
+    /// Kept logits.
+    logits: Option<Vec<f32>>,
+    trace: Option<Vec<PositionTrace>>,
+    meter: Meter,
+}
+
+impl Sequence {
+    /// A sequence with nothing fed.
+    pub fn new(
+        number: u64,
+        request: Request,
+        events: Sender<Event>,
+        pages: Vec<u32>,
+        context_max: usize,
+        before: Reading,
+    ) -> Sequence {
+        let positions_max = (pages.len() * KV_BLOCK_ROWS).min(context_max);
+        let mut tokens = Vec::with_capacity(positions_max + 1);
+        tokens.extend_from_slice(&request.prompt_ids);
+        Sequence {
+            number,
+            tokens,
+            fed: 0,
+            in_flight: false,
+            ending: None,
+            pages,
+            positions_max,
+            logits: request.keep_logits.then(Vec::new),
+            trace: request.keep_trace.then(Vec::new),
+            meter: Meter::start(before),
+            events,
+            request,
+        }
+    }
+
+    /// Tokens of the answer so far.
+    pub fn answered(&self) -> usize {
+        self.tokens.len() - self.request.prompt_ids.len()
+    }
+
+    /// Tokens that wait to be fed.
+    pub fn waiting(&self) -> usize {
+        self.tokens.len() - self.fed
+    }
+
+    /// True while the prompt isn't fed yet.
+    pub fn is_prefill(&self) -> bool {
+        self.fed < self.request.prompt_ids.len()
+    }
+
+    /// True when the answer is as long as it may be.
+    pub fn is_long_enough(&self) -> bool {
+        self.answered() >= self.request.answer_max()
+    }
+
+    /// Takes the next token: from the forced ids, or the sampled one.
+    pub fn answer(&mut self, sampled: u32) {
+        let token = match &self.request.forced {
+            Some(forced) => forced[self.answered()],
+            None => sampled,
+        };
+        self.tokens.push(token);
+        self.meter.token();
+        if self.events.send(Event::Token(token)).is_err() {
+            self.ending = Some(Finish::Cancelled);
+            return;
+        }
+        self.ending = if self.request.stop_ids.contains(&token) {
+            Some(Finish::Stop)
+        } else if self.is_long_enough() {
+            Some(Finish::Length)
+        } else if self.tokens.len() >= self.positions_max {
+            Some(Finish::ContextFull)
+        } else {
+            None
+        };
+    }
+
+    /// Keeps what a finished wave holds of this sequence's rows.
+    pub fn keep(&mut self, wave: &Wave, row: usize, logits: Option<&[f32]>) {
+        if let (Some(kept), Some(logits)) = (&mut self.logits, logits) {
+            kept.extend_from_slice(logits);
+        }
+        let Some(kept) = &mut self.trace else { return };
+        let rows = wave.rows.len();
+        let of = |values: &Vec<u32>| {
+            let width = values.len() / rows;
+            values[row * width..(row + 1) * width].to_vec()
+        };
+        let weights_of = |values: &Vec<f32>| {
+            let width = values.len() / rows;
+            values[row * width..(row + 1) * width].to_vec()
+        };
+        kept.push(PositionTrace {
+            position: wave.rows[row].position,
+            experts: wave.trace.experts.iter().map(of).collect(),
+            weights: wave.trace.weights.iter().map(weights_of).collect(),
+            selections: wave
+                .trace
+                .selections
+                .iter()
+                .map(|layer| layer.get(row).cloned().flatten())
+                .collect(),
+        });
+    }
+
+    /// The answer, to be sent.
+    pub fn finish(&mut self, finish: Finish, now: Reading) -> Answer {
+        let answer_ids = self.tokens[self.request.prompt_ids.len()..].to_vec();
+        Answer {
+            statistics: self.meter.finish(self.request.prompt_ids.len(), answer_ids.len(), now),
+            answer_ids,
+            finish,
+            logits: self.logits.take(),
+            trace: self.trace.take(),
+        }
+    }
+}

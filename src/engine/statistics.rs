@@ -1,0 +1,156 @@
+//! What a generation measured about itself, for people and for programs.
+//!
+//! Units are in the names. Shares of a drive's or a memory's best need a measured best, which this
+//! build doesn't make: they are absent, not guessed.
+
+use millstream_stages::gauge::{LatencyHistogram, Reading};
+use serde::Serialize;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Figures of one generation. Counters of the pipeline (experts, bytes, stall) cover the time of
+/// the generation, all sequences together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Statistics {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of the answer.
+    pub answer_tokens: usize,
+    /// Prompt tokens per second until the first answer token.
+    pub prefill_tok_s: f64,
+    /// Answer tokens per second after the first.
+    pub decode_tok_s: f64,
+    /// From the request to the first answer token.
+    pub first_token_ms: f64,
+    /// Time between answer tokens.
+    pub inter_token_us_p50: u64,
+    /// Time between answer tokens.
+    pub inter_token_us_p90: u64,
+    /// Time between answer tokens.
+    pub inter_token_us_p99: u64,
+    /// Time between answer tokens.
+    pub inter_token_us_max: u64,
+    /// Experts found in a slot, of all that were wanted.
+    pub hit_share: Option<f64>,
+    /// Experts found in a slot.
+    pub expert_hits: u64,
+    /// Experts that were waited for.
+    pub expert_misses: u64,
+    /// Bytes read from the model's files per token fed, in 10^6.
+    pub read_mb_per_token: f64,
+    /// Bytes read from the model's files per second, in 10^9.
+    pub disk_read_gb_s: f64,
+    /// Bytes of weights that the kernels went through per second, in 10^9.
+    pub memory_read_gb_s: f64,
+    /// Share of the time in which the compute seat had nothing to do.
+    pub stall_share: f64,
+}
+
+/// Collects the figures of one generation.
+pub struct Meter {
+    started: Instant,
+    before: Reading,
+    last_token: Option<Instant>,
+    first_token: Option<Duration>,
+    inter_token: LatencyHistogram,
+}
+
+impl Meter {
+    /// Starts at the request's admission.
+    pub fn start(before: Reading) -> Meter {
+        Meter {
+            started: Instant::now(),
+            before,
+            last_token: None,
+            first_token: None,
+            inter_token: LatencyHistogram::default(),
+        }
+    }
+
+    /// An answer token came.
+    pub fn token(&mut self) {
+        let now = Instant::now();
+        match self.last_token.replace(now) {
+            Some(last) => self.inter_token.record(now - last),
+            None => self.first_token = Some(now - self.started),
+        }
+    }
+
+    /// The figures.
+    pub fn finish(&self, prompt_tokens: usize, answer_tokens: usize, now: Reading) -> Statistics {
+        let whole_s = self.started.elapsed().as_secs_f64();
+        let first_s = self.first_token.map_or(whole_s, |first| first.as_secs_f64());
+        let decode_s = match (self.last_token, self.first_token) {
+            (Some(last), Some(first)) => (last - self.started - first).as_secs_f64(),
+            _ => 0.0,
+        };
+        let per = |amount: f64, seconds: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+        let before = &self.before;
+        let hits = now.expert_hits - before.expert_hits;
+        let misses = now.expert_misses - before.expert_misses;
+        let bytes_read = (now.bytes_read - before.bytes_read) as f64;
+        let weight_bytes = (now.weight_bytes - before.weight_bytes) as f64;
+        let idle_s = (now.compute_idle_ns - before.compute_idle_ns) as f64 / 1e9;
+        Statistics {
+            prompt_tokens,
+            answer_tokens,
+            prefill_tok_s: per(prompt_tokens as f64, first_s),
+            decode_tok_s: per(answer_tokens.saturating_sub(1) as f64, decode_s),
+            first_token_ms: first_s * 1e3,
+            inter_token_us_p50: self.inter_token.percentile_us(50.0),
+            inter_token_us_p90: self.inter_token.percentile_us(90.0),
+            inter_token_us_p99: self.inter_token.percentile_us(99.0),
+            inter_token_us_max: self.inter_token.max_us(),
+            hit_share: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
+            expert_hits: hits,
+            expert_misses: misses,
+            read_mb_per_token: bytes_read / 1e6 / (prompt_tokens + answer_tokens).max(1) as f64,
+            disk_read_gb_s: per(bytes_read / 1e9, whole_s),
+            memory_read_gb_s: per(weight_bytes / 1e9, whole_s),
+            stall_share: per(idle_s, whole_s).min(1.0),
+        }
+    }
+}
+
+impl fmt::Display for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |us: u64| us as f64 / 1e3;
+        writeln!(
+            f,
+            "prompt   {} tokens, {:.1} tok/s, first token after {:.0} ms",
+            self.prompt_tokens, self.prefill_tok_s, self.first_token_ms
+        )?;
+        writeln!(
+            f,
+            "answer   {} tokens, {:.1} tok/s, between tokens p50 {:.2} p90 {:.2} p99 {:.2} max {:.2} ms",
+            self.answer_tokens,
+            self.decode_tok_s,
+            ms(self.inter_token_us_p50),
+            ms(self.inter_token_us_p90),
+            ms(self.inter_token_us_p99),
+            ms(self.inter_token_us_max)
+        )?;
+        match self.hit_share {
+            Some(share) => writeln!(
+                f,
+                "experts  {:.1} % hits ({} of {})",
+                share * 100.0,
+                self.expert_hits,
+                self.expert_hits + self.expert_misses
+            )?,
+            None => writeln!(f, "experts  none wanted")?,
+        }
+        writeln!(
+            f,
+            "drive    {:.2} MB a token, {:.3} GB/s (share of the drive's best: not measured)",
+            self.read_mb_per_token, self.disk_read_gb_s
+        )?;
+        write!(
+            f,
+            "memory   {:.2} GB/s of weights (share of the memory's best: not measured); \
+             compute waited {:.1} % of the time",
+            self.memory_read_gb_s,
+            self.stall_share * 100.0
+        )
+    }
+}
