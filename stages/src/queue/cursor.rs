@@ -115,9 +115,9 @@ impl Cursor {
         (lead, cursor)
     }
 
-    /// The word now.
+    /// The word now. Relaxed: it is a hint for a claim, which orders by itself.
     pub(super) fn load(&self) -> Word {
-        Word::unpack(self.word.0.load(Ordering::Acquire))
+        Word::unpack(self.word.0.load(Ordering::Relaxed))
     }
 
     /// Whether there is nothing to claim and no reason to stop.
@@ -150,8 +150,8 @@ impl Cursor {
         match self.word.0.compare_exchange(
             expected.pack(),
             taken.pack(),
-            Ordering::AcqRel,
             Ordering::Acquire,
+            Ordering::Relaxed,
         ) {
             Ok(_) => Ok(Claim(seen)),
             Err(now) => Err(Word::unpack(now)),
