@@ -172,6 +172,7 @@ mod tests {
             "numa:4 core:2 pu:1",
             "pack:2 [numa(memory=64GB)] l3:2 core:4 pu:2",
             "pack:2 [numa] [numa] core:2 pu:2",
+            "[numa] pack:2 [numa] core:2 pu:2",
             "pack:4 numa:2 l3:1 l2:2 core:1 pu:2",
             "core:3 pu:1",
             "numa:2 pu:3",
@@ -183,7 +184,11 @@ mod tests {
 
     #[test]
     fn memory_attribute_means_what_hwloc_means() {
-        for text in ["pack:2 [numa(memory=64GB)] pu:2", "numa:2(memory=3MB) pu:1"] {
+        for text in [
+            "pack:2 [numa(memory=64GB)] pu:2",
+            "numa:2(memory=3MiB) pu:1",
+            "numa:2(memory=4096) pu:1",
+        ] {
             let sizes = |machine: Machine| -> Vec<Option<u64>> {
                 machine.nodes.iter().map(|node| node.memory_bytes).collect()
             };

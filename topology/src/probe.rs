@@ -142,3 +142,58 @@ fn probe_xml(path: &Path) -> Result<Machine, TopologyError> {
 fn probe_xml(path: &Path) -> Result<Machine, TopologyError> {
     Err(TopologyError::XmlNeedsHwloc { path: path.display().to_string() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_files_and_texts_are_told_apart() {
+        let parse = |text: &str| text.parse::<TopologyArg>().unwrap();
+        assert_eq!(parse("auto"), TopologyArg::default());
+        for policy in policy::POLICIES {
+            assert_eq!(parse(policy.name()).policy.to_string(), policy.name());
+            assert_eq!(parse(policy.name()).source, MachineSource::Live);
+            assert!(!policy.story().is_empty());
+        }
+        assert_eq!(parse("a/big.XML").source, MachineSource::Xml("a/big.XML".into()));
+        let text = "pack:2 numa:1 core:8 pu:2";
+        assert_eq!(parse(text).source, MachineSource::Synthetic(text.to_owned()));
+    }
+
+    #[test]
+    fn unknown_name_lists_the_known_ones() {
+        let error = "sprad".parse::<TopologyArg>().unwrap_err().to_string();
+        for name in ["sprad", "auto", "compact", "spread", "single", ".xml", "pack:2"] {
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn live_machine_is_seen_with_its_memory() {
+        let machine = probe(&MachineSource::Live).unwrap();
+        assert!(!machine.is_foreign());
+        assert!(machine.allowed.len() >= machine.physical_cores());
+        let memory = machine.memory;
+        assert!(memory.available_bytes.unwrap() <= memory.total_bytes.unwrap());
+    }
+
+    #[cfg(not(feature = "hwloc"))]
+    #[test]
+    fn machine_file_without_hwloc_is_refused_with_the_remedy() {
+        let error = probe(&MachineSource::Xml("big.xml".into())).unwrap_err().to_string();
+        assert!(error.contains("big.xml") && error.contains("--features hwloc"), "{error}");
+    }
+
+    #[cfg(feature = "hwloc")]
+    #[test]
+    fn missing_or_broken_machine_file_is_never_the_live_machine() {
+        let missing = probe(&MachineSource::Xml("/nowhere/big.xml".into()));
+        assert!(missing.unwrap_err().to_string().contains("/nowhere/big.xml"));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("broken.xml");
+        std::fs::write(&path, "<topology><oops").unwrap();
+        let broken = probe(&MachineSource::Xml(path)).unwrap_err().to_string();
+        assert!(broken.contains("broken.xml"), "{broken}");
+    }
+}

@@ -197,3 +197,58 @@ fn size(bytes: Option<u64>) -> String {
         None => format!("{bytes} B"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Origin;
+    use crate::memory::MemoryLimits;
+    use crate::plan::PlanRequest;
+    use crate::policy::{PolicyName, plan};
+    use crate::synthetic;
+
+    #[test]
+    fn tree_shows_machine_crew_and_seats() {
+        let text = "pack:2 [numa(memory=64GiB)] l3:1 core:2 pu:2";
+        let mut machine = synthetic::probe(text).unwrap();
+        machine.origin = Origin::Live;
+        machine.allowed = "0-5".parse().unwrap();
+        machine.memory = MemoryLimits {
+            available_bytes: Some(100 << 30),
+            total_bytes: Some(128 << 30),
+            cgroup_limit_bytes: None,
+        };
+        let request = PlanRequest { threads: Some(2), ..PlanRequest::default() };
+        let plan = plan(&machine, PolicyName::AUTO, &request).unwrap();
+        let expected = format!(
+            "\
+2 packages, 2 nodes, 4 cores, 8 CPUs (allowed 6)
+├─ package 0
+│  └─ node 0  64 GiB  crew of 1, leader included
+│     └─ L3  unknown size
+│        ├─ core  cpu 0 leader, cpu 1
+│        └─ core  cpu 2 I/O, cpu 3
+└─ package 1
+   └─ node 1  64 GiB  crew of 1
+      └─ L3  unknown size
+         ├─ core  cpu 4 worker, cpu 5
+         └─ core  cpu 6 (not allowed), cpu 7 (not allowed)
+memory: 100 GiB available of 128 GiB; CPUs allowed: 0-5 of 0-7
+plan spread ({}): 2 compute threads (1+1 per node), pinned, spin 50 us
+seats: residency on the leader, I/O own thread on cpu 2
+",
+            plan.fingerprint()
+        );
+        assert_eq!(render(&machine, Some(&plan)), expected);
+    }
+
+    #[test]
+    fn tree_without_a_plan_shows_memory_only_nodes_and_warnings() {
+        let mut machine = synthetic::probe("[numa(memory=4GiB)] [numa(memory=1TiB)] pu:2").unwrap();
+        machine.warnings.push("guessed".to_owned());
+        let tree = render(&machine, None);
+        assert!(tree.contains("node 1  1024 GiB, no CPUs"), "{tree}");
+        assert!(tree.ends_with("warning: guessed\n"), "{tree}");
+        assert!(!tree.contains("plan"), "{tree}");
+    }
+}

@@ -157,3 +157,6 @@ pub(crate) fn drives(root: &Path) -> Vec<Drive> {
     drives.sort_by(|a, b| a.name.cmp(&b.name));
     drives
 }
+
+#[cfg(test)]
+mod tests;

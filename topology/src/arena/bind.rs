@@ -133,3 +133,101 @@ fn bind_pages(address: usize, bytes: usize, target: Target) -> io::Result<()> {
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Two segments with different policies for the first node; `None` where binding isn't permitted.
+#[cfg(all(test, not(loom)))]
+pub(super) fn alternating_for_tests() -> Option<Binding> {
+    let node = crate::sysfs::nodes(std::path::Path::new("/")).first()?.id;
+    let targets = [libc::MPOL_BIND, libc::MPOL_PREFERRED].map(|mode| Target { mode, node });
+    let page = Mapping::new(1).expect("one unit can be mapped");
+    let (address, bytes) = page.whole();
+    let may = targets.iter().all(|&target| bind_pages(address, bytes, target).is_ok());
+    may.then(|| Binding { targets: targets.to_vec(), warning: None })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::plan::{PlanNode, Seat, SeatHost};
+
+    fn plan(nodes: &[u32], virtual_nodes: bool) -> PlacementPlan {
+        let node = |&id: &u32| PlanNode {
+            node: NodeId(id),
+            memory: NodeId(id),
+            memory_bytes: None,
+            workers: Vec::new(),
+        };
+        PlacementPlan {
+            policy: "test",
+            machine_summary: String::new(),
+            virtual_nodes,
+            nodes: nodes.iter().map(node).collect(),
+            leader: Seat { node: 0, cpu: None },
+            residency: SeatHost::Leader,
+            io: SeatHost::Leader,
+            threads: 1,
+            spin_us: 0,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// True if the kernel lets this process bind to the node at all.
+    fn may_bind(node: NodeId) -> bool {
+        let page = Mapping::new(1).unwrap();
+        let (address, bytes) = page.whole();
+        bind_pages(address, bytes, Target { mode: libc::MPOL_BIND, node }).is_ok()
+    }
+
+    #[test]
+    fn only_a_refusal_that_means_not_permitted_turns_binding_off() {
+        let table = [
+            (libc::EPERM, true),
+            (libc::ENOSYS, true),
+            (libc::EINVAL, false),
+            (libc::EFAULT, false),
+            (libc::ENOMEM, false),
+            (libc::EIO, false),
+        ];
+        for (code, off) in table {
+            let result = refusal(NodeId(1), io::Error::from_raw_os_error(code));
+            assert_eq!(result.is_ok(), off, "{code}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn virtual_nodes_and_one_node_are_not_bound() {
+        for plan in [plan(&[0, 1, 2], true), plan(&[0], false)] {
+            let binding = Binding::probe(&plan).unwrap();
+            assert!(!binding.is_on() && binding.warning().is_none());
+        }
+    }
+
+    #[test]
+    fn node_that_does_not_exist_is_an_error_that_names_it() {
+        if !may_bind(NodeId(0)) {
+            println!("this kernel doesn't let us bind to node 0: nothing to check");
+            return;
+        }
+        for absent in [63, 64, 900] {
+            let error = Binding::probe(&plan(&[0, absent], false)).unwrap_err().to_string();
+            assert!(error.contains(&format!("NUMA node {absent}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn bound_arena_holds_what_is_written() {
+        let Some(binding) = alternating_for_tests() else {
+            println!("this kernel doesn't let us bind: nothing to check");
+            return;
+        };
+        let mut builder = super::super::ArenaBuilder::new(2);
+        let regions = [builder.region(0, 3 << 20), builder.region(1, 10)];
+        let mut arena = builder.build(&binding).unwrap();
+        assert!(arena.is_bound());
+        for (region, byte) in regions.into_iter().zip([5, 6]) {
+            arena.region_mut(region).fill(byte);
+        }
+        let whole = |region, byte| arena.region(region).iter().all(|&b| b == byte);
+        assert!(whole(regions[0], 5) && whole(regions[1], 6));
+    }
+}

@@ -215,3 +215,6 @@ impl LayerArena {
         &self.slots[slot as usize]
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

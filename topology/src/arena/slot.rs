@@ -19,6 +19,8 @@
 //! - Bytes read before `end_read` are read before the next fill writes: `end_read` subtracts with
 //!   release, `begin_fill` swaps with acquire.
 
+#![cfg_attr(all(test, loom), allow(unsafe_code))]
+
 use super::sync::{AtomicU64, Ordering};
 
 /// Low half of the word: nothing readable.
@@ -133,5 +135,129 @@ impl SlotState {
     /// A whole fill is in the slot.
     pub(super) fn is_ready(&self) -> bool {
         state_of(self.0.load(Ordering::Acquire)) & READY != 0
+    }
+}
+
+/// Models that loom runs through every interleaving:
+/// `RUSTFLAGS="--cfg loom" cargo test -p millstream-topology --no-default-features --release loom`
+#[cfg(all(test, loom))]
+mod loom_models {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// A slot with one number for contents; loom's cell panics when a write overlaps a read.
+    struct Slot {
+        state: SlotState,
+        contents: UnsafeCell<u32>,
+    }
+
+    impl Slot {
+        fn new() -> Arc<Slot> {
+            Arc::new(Slot { state: SlotState::new(), contents: UnsafeCell::new(0) })
+        }
+
+        /// One fill, if granted: first nonsense, then the generation, then finished or not.
+        fn fill(&self, finish: bool) -> Option<u32> {
+            let generation = self.state.begin_fill()?;
+            for number in [u32::MAX, generation] {
+                // SAFETY:
+                // - `begin_fill` granted the exclusive right; loom's cell checks exactly this.
+                self.contents.with_mut(|contents| unsafe { *contents = number });
+            }
+            match finish {
+                true => self.state.finish(generation),
+                false => self.state.abandon(generation),
+            }
+            Some(generation)
+        }
+
+        /// One read, if granted: the contents must be that generation's.
+        fn read(&self, generation: u32) -> bool {
+            if !self.state.read(generation) {
+                return false;
+            }
+            // SAFETY:
+            // - `read` granted a share; loom's cell checks that no write overlaps.
+            let contents = self.contents.with(|contents| unsafe { *contents });
+            assert_eq!(contents, generation, "contents of another life");
+            self.state.end_read();
+            true
+        }
+    }
+
+    #[test]
+    fn loom_fill_and_two_reads_never_overlap() {
+        loom::model(|| {
+            let slot = Slot::new();
+            assert_eq!(slot.fill(true), Some(1));
+            let readers = [(); 2].map(|()| {
+                let slot = Arc::clone(&slot);
+                thread::spawn(move || slot.read(1))
+            });
+            slot.fill(true);
+            readers.into_iter().for_each(|reader| drop(reader.join().unwrap()));
+            assert!(slot.state.is_idle());
+        });
+    }
+
+    #[test]
+    fn loom_reader_of_the_current_generation_sees_all_of_it() {
+        loom::model(|| {
+            let slot = Slot::new();
+            let other = Arc::clone(&slot);
+            let reader = thread::spawn(move || other.read(other.state.generation()));
+            slot.fill(true);
+            slot.fill(true);
+            reader.join().unwrap();
+            assert!(slot.state.is_idle());
+        });
+    }
+
+    #[test]
+    fn loom_two_fillers_never_overlap() {
+        loom::model(|| {
+            let slot = Slot::new();
+            let other = Arc::clone(&slot);
+            let filler = thread::spawn(move || other.fill(true));
+            let ours = slot.fill(true);
+            let theirs = filler.join().unwrap();
+            assert!(ours.is_some() || theirs.is_some());
+            assert_ne!(ours, theirs, "two fills had one generation");
+            let last = ours.max(theirs).unwrap();
+            assert_eq!(slot.state.generation(), last);
+            assert!(slot.read(last));
+        });
+    }
+
+    #[test]
+    fn loom_stale_generation_never_reads() {
+        loom::model(|| {
+            let slot = Slot::new();
+            slot.fill(true);
+            let other = Arc::clone(&slot);
+            let filler = thread::spawn(move || other.fill(true));
+            slot.read(1);
+            let second = filler.join().unwrap();
+            assert_eq!(slot.read(1), second.is_none());
+            assert_eq!(slot.read(2), second.is_some());
+        });
+    }
+
+    #[test]
+    fn loom_dropped_fill_leaves_the_slot_empty() {
+        loom::model(|| {
+            let slot = Slot::new();
+            let other = Arc::clone(&slot);
+            let filler = thread::spawn(move || other.fill(false));
+            for generation in 0..2 {
+                assert!(!slot.read(generation), "nothing was ever finished");
+            }
+            assert_eq!(filler.join().unwrap(), Some(1));
+            assert!(slot.state.is_idle() && !slot.state.is_ready());
+            assert_eq!(slot.fill(true), Some(2));
+            assert!(slot.read(2));
+        });
     }
 }
