@@ -3,7 +3,7 @@
 //! `cargo bench -p millstream-kernels` prints, for each weight format, instruction set and number
 //! of tokens: GB/s of weight bytes, its ratio to a plain read of the same memory in the same
 //! round, and GFLOP/s. One thread. The weights are far larger than the last-level cache and are
-//! passed in portions of a few MiB; the median over the portions is printed, so that a portion in
+//! passed in portions of 1 MiB; the median over the portions is printed, so that a portion in
 //! which the thread was pre-empted does not count. `-- cache` uses one portion of half a MiB again
 //! and again instead, to see the arithmetic without the memory.
 
@@ -13,8 +13,8 @@ use std::time::Instant;
 
 /// Columns of the weights: 16 KiB rows in f32.
 const COLS: usize = 4096;
-const TOKENS: [usize; 1] = [1];
-const ROUNDS: usize = 7;
+const TOKENS: [usize; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 64];
+const ROUNDS: usize = 3;
 
 /// What is read: all the weights, in portions that are timed one by one.
 struct Memory {

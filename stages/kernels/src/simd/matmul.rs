@@ -13,6 +13,13 @@ use crate::scalar::LANES;
 /// second-level cache (512 KiB) of the CPUs in question, with room left for activations.
 const GROUP_BYTES: usize = 256 << 10;
 
+/// How far ahead of its use a weight is asked for, at least. Rows are asked for in address order,
+/// whatever order a tile reads them in: the memory likes one long stream best.
+const AHEAD_BYTES: usize = 8 << 10;
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
 /// Every activation row times every weight row; see [`crate::Kernels::matmul`].
 pub struct Matmul<'a> {
     pub w: Weights<'a>,
@@ -38,6 +45,9 @@ fn all_groups<S: Simd, T: Element>(cpu: S, w: &[T], cols: usize, x: Activations,
     let rows = w.len() / cols;
     // A multiple of four, the most rows that a tile has.
     let group = (GROUP_BYTES / size_of::<T>() / cols).max(4) & !3;
+    // Measured from memory (benches/kernels.rs): a token alone reads bf16 rows and short f32 rows
+    // fastest one by one, f32 rows of 16 KiB four at a time.
+    let one_by_one = size_of::<T>() < 4 || cols <= 1024;
     let tokens_max = if S::WIDE { 6 } else { 3 };
     for first_row in (0..rows).step_by(group) {
         let end = rows.min(first_row + group);
@@ -49,6 +59,7 @@ fn all_groups<S: Simd, T: Element>(cpu: S, w: &[T], cols: usize, x: Activations,
             let out = &mut out[t * rows..(t + tokens) * rows];
             let job = Job { w, cols, x, out, rows, first_row, end };
             match (S::WIDE, tokens) {
+                (_, 1) if one_by_one => cpu.run(Tiles::<T, 1, 1>(job)),
                 (_, 1) => cpu.run(Tiles::<T, 4, 1>(job)),
                 (true, 2) => cpu.run(Tiles::<T, 4, 2>(job)),
                 (true, 3) => cpu.run(Tiles::<T, 4, 3>(job)),
@@ -126,14 +137,15 @@ fn tile<S: Simd, T: Element, const R: usize, const N: usize>(
         x_chunks[t] = &tokens[t].as_chunks().0[..count];
     }
     let mut lanes = [[cpu.splat(0.0); R]; N];
+    // Past these rows, and a cache line for every line that is read here.
+    let ahead = (R * cols).max(AHEAD_BYTES / size_of::<T>());
     for c in 0..count {
         let mut weights = [cpu.splat(0.0); R];
         for r in 0..R {
             weights[r] = T::load(cpu, &w_chunks[r][c]);
         }
-        // The rows after these, in address order, a line for every line that is read here.
-        for line in 0..(R * LANES * size_of::<T>()).div_ceil(64) {
-            prefetch(w, R * cols + c * R * LANES + line * 64 / size_of::<T>());
+        for line in 0..(R * LANES * size_of::<T>()).div_ceil(LINE_BYTES) {
+            prefetch(w, ahead + c * R * LANES + line * (LINE_BYTES / size_of::<T>()));
         }
         for t in 0..N {
             let x = cpu.load(&x_chunks[t][c]);
