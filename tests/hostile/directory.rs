@@ -33,6 +33,10 @@ const INDEXES: &[(&str, &str)] = &[
     ("{\"weight_map\":{\"x\":\"c.safetensors\",\"y\":\"d.safetensors\"}}", "c.safetensors, d.safe"),
     ("{\"weight_map\":{\"model.norm.weight\":\"b.safetensors\"}}", "model.norm.weight"),
     ("{\"weight_map\":{\"model.norm.weight\":\"a.safetensors\"}}", "missing"),
+    (
+        "{\"weight_map\":{\"model.norm.weight\":\"b.safetensors\",\"lm_head.weight\":\"a.safetensors\"}}",
+        "b.safetensors: tensor \"model.norm.weight\" is not in it",
+    ),
     ("{\"metadata\":{\"total_size\":1e999},\"weight_map\":{}}", "index"),
 ];
 

@@ -1,0 +1,21 @@
+//! Fuzzes the header of safetensors files: no panic, and what is accepted keeps its promises.
+//!
+//! Run with `RUSTC_BOOTSTRAP=1 cargo fuzz run header fuzz/corpus/header fuzz/seeds/header`; the
+//! seeds are small valid files, and new finds go to the corpus.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use millstream::checkpoint::header::parse_file;
+
+fuzz_target!(|file: &[u8]| {
+    let Ok(tensors) = parse_file(file) else { return };
+    let mut end = 0;
+    for tensor in &tensors {
+        let tensor_end = tensor.begin + tensor.bytes;
+        assert!(tensor_end <= file.len() as u64, "inside the file");
+        assert!(tensor.bytes == 0 || tensor.begin >= end, "no overlap");
+        end = end.max(tensor_end);
+        let bits = tensor.shape.elements().expect("no overflow") * tensor.dtype.bitsize() as u64;
+        assert_eq!(bits, tensor.bytes * 8, "size by shape and type");
+    }
+});
