@@ -1,11 +1,9 @@
 //! The engine on the reference models: the pipeline gives what the straight-line pass gives, at
 //! every way of reading a prompt.
 
-mod support;
-
 use millstream::engine::{Engine, Model, Options, Request};
 use millstream::sampler::Sampling;
-use support::{Case, Reference, argmax, data, max_distance};
+use crate::support::{Case, Reference, argmax, data, max_distance};
 
 const MODELS: [&str; 3] = ["glm-dsa", "glm-dsa-grp-tied-f32", "glm-dsa-fp8"];
 

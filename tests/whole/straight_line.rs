@@ -1,11 +1,9 @@
 //! The straight-line pass equals the reference: logits, greedy tokens, experts, index selections.
 
-mod support;
-
 use millstream::checkpoint::ModelFiles;
 use millstream_stages::ids::LayerId;
 use millstream_stages::straight_line::{Step, StraightLine};
-use support::{Case, Reference, argmax, data, max_distance};
+use crate::support::{Case, Reference, argmax, data, max_distance};
 
 /// A choice may flip only where a float64 pass shows a gap under this.
 const FLIP_GAP_MAX: f64 = 2e-5;

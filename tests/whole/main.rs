@@ -1,0 +1,8 @@
+//! Tests of the whole, in one binary: one link, shared support.
+
+mod determinism;
+mod engine;
+mod matrix;
+mod straight_line;
+mod support;
+mod tidy;

@@ -1,0 +1,207 @@
+//! The determinism matrix: everything that may change speed and must not change a byte.
+//!
+//! A run is one value on each axis; its result is a hash over the logits of every position and the
+//! tokens. The pairwise form (a test) takes every pair of values of two axes at least once; the
+//! full form (`cargo run --release --example determinism`) takes every combination.
+
+use millstream::engine::{Engine, Model, Options, Request};
+use millstream_kernels::{Isa, WeightFormat};
+use millstream_stages::prefetch::Lookahead;
+use millstream_stages::simulation::{MemoryReader, RandomModel};
+use millstream_stages::spec::{
+    AttentionSpec, FfnSpec, GateScore, GateSpec, IndexerSpec, IndexerUse, LayerSpec, MlaSpec,
+    ModelSpec, MoeSpec, RopeSpec,
+};
+use millstream_stages::straight_line::StraightLine;
+use std::sync::Arc;
+
+/// Tokens of the first sequence's prompt: more than one KV block.
+const PROMPT: usize = 70;
+/// Tokens of its answer.
+const ANSWER: usize = 8;
+
+/// Experts per row of the test model.
+pub const TOP_K: usize = 4;
+/// Experts of a layer of the test model.
+pub const EXPERTS: usize = 12;
+
+/// Names of the axes, in the order of [`Run`].
+pub const AXES: [&str; 8] =
+    ["threads", "plan", "slots", "isa", "prefill chunk", "company", "lookahead", "waves"];
+
+/// One value on each axis, as indices into [`axis_lengths`].
+pub type Run = [usize; AXES.len()];
+
+const THREADS: [usize; 4] = [1, 2, 3, 5];
+const PLANS: [(&str, usize); 9] = [
+    ("compact", 1),
+    ("compact", 2),
+    ("compact", 3),
+    ("compact", 4),
+    ("spread", 1),
+    ("spread", 2),
+    ("spread", 3),
+    ("spread", 4),
+    ("single", 4),
+];
+const SLOTS: [usize; 4] = [1, 2, TOP_K - 1, EXPERTS];
+const CHUNKS: [usize; 4] = [1, 3, 8, 96];
+const LOOKAHEADS: [Lookahead; 2] = [Lookahead::Off, Lookahead::Repeat];
+
+/// How many values each axis has on this machine.
+pub fn axis_lengths() -> Run {
+    let isas = Isa::available().len();
+    [THREADS.len(), PLANS.len(), SLOTS.len(), isas, CHUNKS.len(), 2, LOOKAHEADS.len(), 2]
+}
+
+/// The test model: eight slices, an indexer of its own and a shared one, dense and sparse layers.
+pub fn spec() -> ModelSpec {
+    let rope = RopeSpec { theta: 10_000.0, interleaved: true };
+    let layer = |indexer: IndexerUse, ffn: FfnSpec| LayerSpec {
+        attention: AttentionSpec::Mla(MlaSpec {
+            heads: 8,
+            query_rank: 20,
+            latent_rank: 24,
+            nope_dim: 12,
+            rope_dim: 8,
+            value_dim: 12,
+            score_scale: 1.0 / 20f32.sqrt(),
+            rope,
+            latent_norm_epsilon: 1e-6,
+            bias: true,
+            indexer,
+        }),
+        ffn,
+        norm_epsilon: 1e-5,
+    };
+    let full =
+        IndexerUse::Full(IndexerSpec { heads: 4, dim: 16, top_k: 20, rope, norm_epsilon: 1e-6 });
+    let moe = || {
+        FfnSpec::Moe(MoeSpec {
+            experts: EXPERTS,
+            top_k: TOP_K,
+            intermediate: 24,
+            shared_intermediate: 48,
+            gate: GateSpec {
+                score: GateScore::Sigmoid,
+                bias: true,
+                groups: 3,
+                groups_kept: 2,
+                normalise: true,
+                scale: 2.5,
+            },
+        })
+    };
+    let layers = vec![
+        layer(full, FfnSpec::Dense { intermediate: 80 }),
+        layer(IndexerUse::Shared, moe()),
+        layer(full, moe()),
+    ];
+    let slices = ModelSpec::choose_slices(&layers, 1);
+    assert_eq!(slices, 8, "the test model has eight slices");
+    ModelSpec {
+        vocabulary: 75,
+        hidden: 40,
+        slices,
+        layers,
+        final_norm_epsilon: 1e-5,
+        tied_head: false,
+        context_max: 128,
+    }
+}
+
+/// The test model in a format, made once.
+pub fn model(format: WeightFormat) -> Arc<RandomModel> {
+    Arc::new(RandomModel::new(spec(), 8, format))
+}
+
+fn prompt(seed: usize, tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|i| ((i * i * 7 + i * 13 + seed * 31) % 75) as u32).collect()
+}
+
+/// A run in words.
+pub fn describe(run: &Run) -> String {
+    let (policy, nodes) = PLANS[run[1]];
+    format!(
+        "threads {}, {policy} on {nodes} nodes, slots {}, {}, chunks of {}, {}, lookahead {:?}, \
+         waves {}",
+        THREADS[run[0]],
+        SLOTS[run[2]],
+        Isa::available()[run[3]],
+        CHUNKS[run[4]],
+        ["alone", "among three others"][run[5]],
+        LOOKAHEADS[run[6]],
+        run[7] + 1,
+    )
+}
+
+/// The hash that every run must have: what the straight-line pass gives.
+pub fn expected_hash(model: &RandomModel) -> u64 {
+    let mut pass = StraightLine::<f32>::new(&model.spec, model);
+    let mut steps = pass.run(&prompt(0, PROMPT)).expect("a model in memory is read");
+    let mut answer = vec![];
+    loop {
+        let logits = &steps.last().expect("a prompt").logits;
+        let best = |best: usize, id: usize| if logits[id] > logits[best] { id } else { best };
+        answer.push((0..logits.len()).fold(0, best) as u32);
+        if answer.len() == ANSWER {
+            break;
+        }
+        steps.push(pass.step(*answer.last().expect("pushed above")).expect("it runs"));
+    }
+    hash(steps.iter().flat_map(|step| &step.logits).map(|logit| logit.to_bits()).chain(answer))
+}
+
+/// FNV-1a over words.
+fn hash(words: impl Iterator<Item = u32>) -> u64 {
+    words.fold(0xcbf2_9ce4_8422_2325, |hash, word| {
+        (hash ^ u64::from(word)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// Runs one cell of the matrix; the hash of all logits and tokens of the first sequence.
+pub fn hash_of(model: &Arc<RandomModel>, run: &Run) -> u64 {
+    let (policy, nodes) = PLANS[run[1]];
+    let machine = format!("pack:1 numa:{nodes} core:2 pu:1");
+    let mut topology: millstream_topology::TopologyArg = machine.parse().expect("a machine");
+    topology.policy = millstream_topology::PolicyName::find(policy).expect("a policy");
+    let options = Options {
+        topology,
+        threads: Some(THREADS[run[0]]),
+        experts_per_layer: Some(SLOTS[run[2]]),
+        isa: Some(Isa::available()[run[3]]),
+        prefill_chunk: CHUNKS[run[4]],
+        lookahead: LOOKAHEADS[run[6]],
+        sequences_max: 4,
+        waves_max: run[7] + 1,
+        logits_rows_max: 96,
+        ..Options::default()
+    };
+    let source = model.clone();
+    let engine_model = Model {
+        spec: model.spec.clone(),
+        source: model.clone(),
+        reader: Box::new(move |reads| Box::new(MemoryReader::new(source.clone(), reads))),
+        resident_bytes: 0,
+        stop_ids: vec![],
+        warnings: vec![],
+    };
+    let engine = Engine::start(engine_model, &options).expect("the engine starts");
+    let request = |seed: usize, tokens: usize, answer: usize| Request {
+        keep_logits: seed == 0,
+        ..Request::greedy(prompt(seed, tokens), answer)
+    };
+    let mut requests = vec![request(0, PROMPT, ANSWER)];
+    if run[5] == 1 {
+        requests.extend([request(1, 9, 20), request(2, 33, 3), request(3, 1, 30)]);
+    }
+    // The first sequence isn't the first in line when it has company.
+    let half = requests.len() / 2;
+    requests.rotate_left(half);
+    let first = (requests.len() - half) % requests.len();
+    let mut answers = engine.generate_all(&requests).expect("the requests can be met");
+    let answer = answers.swap_remove(first).expect("no read fails");
+    let logits = answer.logits.expect("kept");
+    assert_eq!(logits.len(), (PROMPT + ANSWER - 1) * model.spec.vocabulary);
+    hash(logits.iter().map(|logit| logit.to_bits()).chain(answer.answer_ids))
+}

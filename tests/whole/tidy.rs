@@ -1,0 +1,217 @@
+//! The house rules that a machine can check: lengths of files and functions, unsafe code in its
+//! four places with its reasons, every package in its home, every file with its story.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest file and longest function, in lines.
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Where unsafe code may be.
+const UNSAFE_PLACES: [&str; 4] = [
+    "stages/src/queue/",
+    "topology/src/arena/",
+    "stages/src/load/uring.rs",
+    "stages/kernels/src/simd/",
+];
+
+/// Packages that have one home each: crate name in code, prefix of the home's path.
+const HOMES: [(&str, &str); 8] = [
+    ("hwlocality", "topology/src/hwloc.rs"),
+    ("core_affinity", "topology/src/pin.rs"),
+    ("memmap2", "topology/src/arena/"),
+    ("io_uring", "stages/src/load/uring.rs"),
+    ("crossbeam_channel", "src/engine/"),
+    ("rayon", "src/checkpoint/"),
+    ("hdrhistogram", "stages/src/gauge.rs"),
+    ("parking_lot", "stages/src/"),
+];
+
+/// Code that doesn't ship: it may use packages for tests, but the length rules hold for it too.
+fn is_test(path: &str) -> bool {
+    ["tests/", "/tests/", "benches/", "examples/", "fuzz/"].iter().any(|part| path.contains(part))
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every Rust file of the repository: path from the root, text.
+fn sources() -> Vec<(String, String)> {
+    fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).expect("a readable directory") {
+            let path = entry.expect("a directory entry").path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                walk(&path, found);
+            } else if name.ends_with(".rs") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = vec![];
+    walk(root(), &mut found);
+    found.sort();
+    let relative = |path: &PathBuf| {
+        let relative = path.strip_prefix(root()).expect("below the root");
+        relative.to_str().expect("a UTF-8 path").to_owned()
+    };
+    let read = |path: PathBuf| (relative(&path), fs::read_to_string(&path).expect("UTF-8 source"));
+    let sources: Vec<_> = found.into_iter().map(read).collect();
+    assert!(sources.len() > 50, "the walk found the sources");
+    sources
+}
+
+fn report(rule: &str, faults: &[String]) {
+    assert!(faults.is_empty(), "{rule}:\n{}", faults.join("\n"));
+}
+
+#[test]
+fn files_are_short_and_start_with_their_story() {
+    let mut faults = vec![];
+    for (path, text) in sources() {
+        let lines = text.lines().count();
+        if lines > FILE_LINES_MAX {
+            faults.push(format!("{path}: {lines} lines, at most {FILE_LINES_MAX}"));
+        }
+        let first = text.lines().find(|line| !line.starts_with("#![") && !line.is_empty());
+        if !first.is_some_and(|line| line.starts_with("//!")) {
+            faults.push(format!("{path}: no story at the top"));
+        }
+    }
+    report("every file starts with its story and is short", &faults);
+}
+
+/// First line and length of every function, found by its braces' indentation (rustfmt's layout).
+fn functions(text: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let starts = |line: &str| {
+        let line = line.trim_start();
+        let line = ["pub(crate) ", "pub(super) ", "pub ", "const ", "unsafe "]
+            .iter()
+            .fold(line, |line, word| line.strip_prefix(word).unwrap_or(line));
+        line.starts_with("fn ")
+    };
+    let mut found = vec![];
+    for (first, line) in lines.iter().enumerate().filter(|(_, line)| starts(line)) {
+        let indent = line.len() - line.trim_start().len();
+        let closing = format!("{}}}", " ".repeat(indent));
+        let rest = &lines[first..];
+        let body = rest.iter().position(|line| line.ends_with('{') || line.ends_with(';'));
+        if body.is_some_and(|body| rest[body].ends_with(';')) {
+            continue;
+        }
+        if let Some(length) = rest.iter().position(|line| *line == closing) {
+            found.push((first + 1, length + 1));
+        }
+    }
+    found
+}
+
+#[test]
+fn functions_fit_a_screen() {
+    let mut faults = vec![];
+    let mut count = 0;
+    for (path, text) in sources() {
+        for (line, length) in functions(&text) {
+            count += 1;
+            if length >= FUNCTION_LINES_MAX {
+                faults.push(format!("{path}:{line}: {length} lines"));
+            }
+        }
+    }
+    assert!(count > 500, "the scan found the functions: {count}");
+    report("functions are under 70 lines", &faults);
+}
+
+/// The code of a line, without comment and string contents as far as these rules need it.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+fn has_unsafe(line: &str) -> bool {
+    let code = code(line);
+    let word = |part: &str| part.trim_matches(|c: char| !c.is_alphanumeric() && c != '_') == "unsafe";
+    code.split_whitespace().any(word) && !code.contains('"')
+}
+
+#[test]
+fn unsafe_code_is_in_its_four_places_with_its_reasons() {
+    let mut faults = vec![];
+    let mut blocks = 0;
+    for (path, text) in sources() {
+        if path.ends_with("whole/tidy.rs") {
+            continue;
+        }
+        let allowed = UNSAFE_PLACES.iter().any(|place| path.starts_with(place));
+        let lines: Vec<&str> = text.lines().collect();
+        for (index, _) in lines.iter().enumerate().filter(|(_, line)| has_unsafe(line)) {
+            blocks += 1;
+            if !allowed {
+                faults.push(format!("{path}:{}: unsafe code outside its places", index + 1));
+            }
+            // The reason stands right above, or (for a whole function) in its `# Safety` section.
+            let above = &lines[index.saturating_sub(14)..=index];
+            if !above.iter().any(|line| line.contains("SAFETY:") || line.contains("# Safety")) {
+                faults.push(format!("{path}:{}: unsafe code without a SAFETY list", index + 1));
+            }
+        }
+        if text.contains("allow(unsafe_code)") && !allowed {
+            faults.push(format!("{path}: allows unsafe code"));
+        }
+    }
+    println!("{blocks} lines with unsafe code");
+    assert!(blocks > 10, "the scan found the unsafe code");
+    report("unsafe code", &faults);
+}
+
+#[test]
+fn every_package_is_in_its_home() {
+    let mut faults = vec![];
+    for (path, text) in sources().into_iter().filter(|(path, _)| !is_test(path)) {
+        for (name, home) in HOMES {
+            let uses = |line: &str| code(line).contains(&format!("{name}::"));
+            if !path.starts_with(home) && text.lines().any(uses) {
+                faults.push(format!("{path}: uses {name}, whose home is {home}"));
+            }
+        }
+    }
+    report("packages live in one place", &faults);
+}
+
+#[test]
+fn no_code_is_left_for_later() {
+    let words = ["todo!(", "unimplemented!(", "FIXME", "allow(dead_code)", "allow(unused"];
+    let mut faults = vec![];
+    for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("whole/tidy.rs")) {
+        for (index, line) in text.lines().enumerate() {
+            if words.iter().any(|word| line.contains(word)) {
+                faults.push(format!("{path}:{}: {}", index + 1, line.trim()));
+            }
+        }
+    }
+    report("nothing is left for later", &faults);
+}
+
+#[test]
+fn the_arrows_between_the_crates_point_one_way() {
+    let forbidden = [
+        ("topology/src/", ["millstream_stages", "millstream_kernels", "millstream::"]),
+        ("stages/kernels/src/", ["millstream_stages", "millstream_topology", "millstream::"]),
+        ("stages/src/", ["crate::checkpoint", "tokenizers::", "millstream::"]),
+        ("src/checkpoint/", ["crate::engine", "crate::cli", "crate::text"]),
+        ("src/families/", ["crate::engine", "crate::cli", "crate::text"]),
+        ("src/engine/", ["crate::cli", "crate::text", "crate::embedded"]),
+    ];
+    let mut faults = vec![];
+    for (path, text) in sources() {
+        for (place, names) in &forbidden {
+            let uses = |name: &&str| text.lines().any(|line| code(line).contains(*name));
+            if path.starts_with(place) && names.iter().any(|name| uses(&name)) {
+                faults.push(format!("{path}: uses what is above it"));
+            }
+        }
+    }
+    report("rooms", &faults);
+}
