@@ -1,6 +1,6 @@
 //! What a probe saw: packages, nodes, cores, caches, drives, and what of it we may use.
 //!
-//! Every probe ([`crate::sysfs`], hwloc, [`crate::synthetic`]) states [`Facts`]; [`Machine::from_facts`]
+//! Every probe ([`crate::sysfs`], hwloc, [`crate::synthetic`]) states `Facts`; `Machine::from_facts`
 //! alone turns facts into a machine, so that counting cores, grouping SMT siblings and falling back
 //! is written once. Policies and reports read the result; nothing changes it.
 

@@ -2,7 +2,7 @@
 //!
 //! `/` for the live machine, a fake tree in tests. Serves where hwloc isn't built in or fails, and
 //! always for drives and node memory. In: files of `sys/devices/system/{cpu,node}`, `sys/block`
-//! and `proc`; out: [`Facts`].
+//! and `proc`; out: `Facts`.
 
 use crate::affinity::AffinityMask;
 use crate::cpuset::{CpuId, CpuSet, NodeId};

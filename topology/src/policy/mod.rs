@@ -2,7 +2,7 @@
 //!
 //! To add one: a file here and a line in [`POLICIES`]; the tests walk the table. A policy decides
 //! which nodes take part, how many compute threads each gets and in which order its CPUs are
-//! taken; [`seating`] does the rest alike for all: pinning, spin, oversubscription, seats.
+//! taken; `seating` does the rest alike for all: pinning, spin, oversubscription, seats.
 //!
 //! Two instances on one machine would pin themselves to the same cores: start each under its own
 //! `taskset` (or cpuset); plans stay inside that mask.
