@@ -1,6 +1,7 @@
 //! Tests of the whole, in one binary: one link, shared support.
 
 mod determinism;
+mod embedded;
 mod engine;
 mod matrix;
 mod straight_line;

@@ -1,0 +1,168 @@
+//! Flags that several commands share. Each can also be set by `MILLSTREAM_<FLAG>`; the flag wins.
+
+use super::Failure;
+use crate::engine::{MemoryBudget, Options};
+use clap::Args;
+use millstream_kernels::Isa;
+use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
+use millstream_topology::TopologyArg;
+use std::path::{Path, PathBuf};
+
+/// Longest prompt chunk that may be asked for, in rows.
+const PREFILL_CHUNK_MAX: usize = 4096;
+
+/// Which model.
+#[derive(Args, Debug)]
+pub struct ModelFlag {
+    /// Model directory: a Hugging Face snapshot (safetensors). Left out: the small model inside
+    /// the binary
+    #[arg(short, long, env = "MILLSTREAM_MODEL", value_name = "DIR")]
+    pub model: Option<PathBuf>,
+}
+
+impl ModelFlag {
+    /// The model's directory; the embedded model is unpacked if none is named.
+    pub fn directory(&self) -> Result<PathBuf, Failure> {
+        match &self.model {
+            Some(directory) => Ok(directory.clone()),
+            None => {
+                let unpacked = crate::embedded::unpack(None).map_err(Failure::failed)?;
+                if let Some(warning) = unpacked.warning {
+                    eprintln!("warning: {warning}");
+                }
+                Ok(unpacked.directory)
+            }
+        }
+    }
+}
+
+/// How threads, memory and kernels are chosen.
+#[derive(Args, Debug)]
+pub struct EngineFlags {
+    /// auto, compact, spread, single, a MACHINE.xml, or a machine such as "pack:2 numa:1 core:8
+    /// pu:2" (a machine that isn't this one runs with virtual nodes)
+    #[arg(long, env = "MILLSTREAM_TOPOLOGY", default_value = "auto", value_name = "WHAT")]
+    pub topology: TopologyArg,
+    /// Compute threads in all [default: physical cores allowed to us]
+    #[arg(long, env = "MILLSTREAM_THREADS", value_name = "N")]
+    pub threads: Option<usize>,
+    /// Expert slots per layer [default: what memory allows]
+    #[arg(long, env = "MILLSTREAM_EXPERTS_PER_LAYER", value_name = "N")]
+    pub experts_per_layer: Option<usize>,
+    /// Weights, slots and KV together: 20GiB, 500MB or 80% of what is available [default: 80%]
+    #[arg(long, env = "MILLSTREAM_MEMORY", value_parser = parse_memory, value_name = "SIZE")]
+    pub memory: Option<MemoryBudget>,
+    /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
+    #[arg(long, env = "MILLSTREAM_SPIN_US", value_name = "N")]
+    pub spin_us: Option<u32>,
+    /// Positions of a sequence, prompt and answer [default: the model's, at most 4096]
+    #[arg(long, env = "MILLSTREAM_CONTEXT", value_name = "N")]
+    pub context: Option<usize>,
+    /// Kernels: auto, scalar, avx2 or avx512; the answer is the same bytes with each
+    #[arg(long, env = "MILLSTREAM_ISA", default_value = "auto", value_parser = parse_isa)]
+    pub isa: IsaChoice,
+    /// How experts are guessed ahead: off or repeat
+    #[arg(long, env = "MILLSTREAM_LOOKAHEAD", default_value = "off", value_parser = parse_lookahead)]
+    pub lookahead: Lookahead,
+    /// Prompt tokens that are read at once
+    #[arg(long, env = "MILLSTREAM_PREFILL_CHUNK", default_value = "128", value_name = "N")]
+    pub prefill_chunk: usize,
+}
+
+/// The value of `--isa`; none is `auto`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IsaChoice(pub Option<Isa>);
+
+impl EngineFlags {
+    /// What they mean for the engine.
+    pub fn options(&self) -> Result<Options, Failure> {
+        if !(1..=PREFILL_CHUNK_MAX).contains(&self.prefill_chunk) {
+            let chunk = self.prefill_chunk;
+            return Err(Failure::Usage(format!(
+                "--prefill-chunk {chunk}: use 1 to {PREFILL_CHUNK_MAX}"
+            )));
+        }
+        if self.experts_per_layer == Some(0) {
+            return Err(Failure::Usage(
+                "--experts-per-layer 0: one slot a layer is the least".into(),
+            ));
+        }
+        Ok(Options {
+            topology: self.topology.clone(),
+            threads: self.threads,
+            spin_us: self.spin_us,
+            experts_per_layer: self.experts_per_layer,
+            memory: self.memory,
+            context: self.context,
+            isa: self.isa.0,
+            prefill_chunk: self.prefill_chunk,
+            lookahead: self.lookahead,
+            ..Options::default()
+        })
+    }
+}
+
+fn parse_isa(text: &str) -> Result<IsaChoice, String> {
+    match text {
+        "auto" => Ok(IsaChoice(None)),
+        name => name.parse().map(|isa| IsaChoice(Some(isa))).map_err(|error| format!("{error}")),
+    }
+}
+
+fn parse_lookahead(text: &str) -> Result<Lookahead, String> {
+    let known = || LOOKAHEADS.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
+    let found = LOOKAHEADS.iter().find(|(_, name, _)| *name == text);
+    found.map(|found| found.0).ok_or_else(|| format!("use one of {}", known()))
+}
+
+/// `20GiB`, `1.5GB`, `4096` (bytes) or `80%`.
+fn parse_memory(text: &str) -> Result<MemoryBudget, String> {
+    let how = "use a size such as 20GiB or 500MB, or a share such as 80%";
+    let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(number_end);
+    let number: f64 = number.parse().map_err(|_| how.to_owned())?;
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "%" if (0.0..=100.0).contains(&number) => return Ok(MemoryBudget::Share(number / 100.0)),
+        "" | "b" => 1.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1024.0 * 1024.0,
+        "gib" => 1024.0 * 1024.0 * 1024.0,
+        "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(how.to_owned()),
+    };
+    Ok(MemoryBudget::Bytes((number * factor) as u64))
+}
+
+/// Writes a file that the user named; the message names it.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, bytes)
+        .map_err(|error| Failure::Failed(format!("can't write {}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_takes_sizes_and_shares() {
+        assert_eq!(parse_memory("20GiB"), Ok(MemoryBudget::Bytes(20 << 30)));
+        assert_eq!(parse_memory("1.5gb"), Ok(MemoryBudget::Bytes(1_500_000_000)));
+        assert_eq!(parse_memory("4096"), Ok(MemoryBudget::Bytes(4096)));
+        assert_eq!(parse_memory("80%"), Ok(MemoryBudget::Share(0.8)));
+        for wrong in ["", "-1GiB", "20 apples", "101%", "GiB", "1e3MB", "nan"] {
+            assert!(parse_memory(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn isa_and_lookahead_name_what_they_know() {
+        assert_eq!(parse_isa("auto"), Ok(IsaChoice(None)));
+        assert_eq!(parse_isa("scalar"), Ok(IsaChoice(Some(Isa::Scalar))));
+        assert!(parse_isa("sse9").is_err());
+        assert!(parse_lookahead("psychic").unwrap_err().contains("repeat"));
+    }
+}

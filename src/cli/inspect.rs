@@ -1,0 +1,32 @@
+//! `inspect`: what is in a model directory, from its headers alone.
+
+use super::flags::ModelFlag;
+use super::{Failure, print};
+use crate::checkpoint::ModelFiles;
+use crate::checkpoint::describe::describe;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Arguments of `inspect`.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// Model directory. Left out: the small model inside the binary
+    #[arg(value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long, env = "MILLSTREAM_JSON")]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &InspectArgs) -> Result<(), Failure> {
+    let directory = ModelFlag { model: args.model.clone() }.directory()?;
+    let description = describe(&ModelFiles::open(&directory)?);
+    match args.json {
+        true => {
+            let text = serde_json::to_string_pretty(&description).map_err(Failure::failed)?;
+            print(&format!("{text}\n"))
+        }
+        false => print(&format!("{}\n{description}", directory.display())),
+    }
+}

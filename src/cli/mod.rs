@@ -1,0 +1,154 @@
+//! The command line: words in, an exit code out.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `flags.rs` | flags that several commands share, and what they mean for the engine |
+//! | `run.rs` | `run`: generate once |
+//! | `inspect.rs` | `inspect`: what is in a model |
+//! | `topology.rs` | `topology`: the machine, and who would sit where |
+//! | `guard.rs` | ids that belong to another model are refused |
+//!
+//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 used wrongly.
+
+mod flags;
+mod guard;
+mod inspect;
+mod run;
+mod topology;
+
+use crate::checkpoint::OpenError;
+use crate::engine::EngineError;
+use clap::{Parser, Subcommand};
+use std::fmt;
+use std::process::ExitCode;
+
+/// Runs Mixture-of-Experts language models whose experts do not fit in memory.
+#[derive(Parser, Debug)]
+#[command(name = "millstream", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Generate once, streaming to stdout; statistics go to stderr
+    Run(Box<run::RunArgs>),
+    /// Show a model's family, dimensions, formats and sizes
+    Inspect(inspect::InspectArgs),
+    /// Show the machine and who would sit where
+    Topology(topology::TopologyArgs),
+}
+
+/// Why a command didn't do what was asked.
+#[derive(Debug)]
+enum Failure {
+    /// It was used wrongly: exit code 2.
+    Usage(String),
+    /// It failed: exit code 1.
+    Failed(String),
+}
+
+impl Failure {
+    fn failed(error: impl fmt::Display) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        use EngineError as E;
+        match error {
+            E::Isa { .. }
+            | E::Context { .. }
+            | E::Memory { .. }
+            | E::EmptyPrompt
+            | E::Token { .. }
+            | E::ContextExceeded { .. }
+            | E::NoTrace
+            | E::Topology(_) => Failure::Usage(error.to_string()),
+            E::Open(_)
+            | E::Arena(_)
+            | E::Start(_)
+            | E::Sampling(_)
+            | E::Read { .. }
+            | E::Stopped => Failure::failed(error),
+        }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        Failure::failed(error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::failed(error)
+    }
+}
+
+/// Reads the arguments and runs the command.
+pub fn main() -> ExitCode {
+    // The user's own affinity, before any thread pins itself.
+    millstream_topology::AffinityMask::capture();
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Topology(args) => topology::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes a result to stdout. A reader that has gone away (`| head`) ends the command quietly.
+fn print(text: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        outcome => Ok(outcome?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn unknown_flags_are_refused() {
+        assert!(Cli::try_parse_from(["millstream", "run", "--fast", "hello"]).is_err());
+    }
+
+    #[test]
+    fn every_engine_flag_has_its_variable() {
+        let command = Cli::command();
+        let run = command.find_subcommand("run").expect("the run command");
+        for argument in run.get_arguments().filter(|argument| argument.get_long().is_some()) {
+            let long = argument.get_long().expect("filtered above");
+            if ["help", "version"].contains(&long) {
+                continue;
+            }
+            let expected = format!("MILLSTREAM_{}", long.replace('-', "_").to_uppercase());
+            let variable = argument.get_env().and_then(|variable| variable.to_str());
+            assert_eq!(variable, Some(expected.as_str()), "--{long}");
+        }
+    }
+}
