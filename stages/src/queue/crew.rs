@@ -6,9 +6,9 @@
 
 use super::jobs::{Executor, JobList, NodeStats, Task};
 use super::leader::{Leader, LeaderPlan, abort_on_panic};
+use super::sync::{Condvar, Mutex};
 use super::worker::{Worker, worker_loop};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ impl Crew {
             polls_before_yield: if plan.spin_us == 0 { 0 } else { POLLS_BEFORE_YIELD },
         });
         let mut crew = Crew { leader, threads: Vec::new() };
-        let (ready, started) = channel();
+        let roll = Arc::new(Roll::default());
         for (node, (of_node, workers)) in plan.nodes.iter().zip(workers).enumerate() {
             for (index, (start, worker)) in of_node.workers.iter().zip(workers).enumerate() {
                 let birth = Birth {
@@ -121,7 +121,7 @@ impl Crew {
                     scratch_len: plan.scratch_len,
                     spin: Duration::from_micros(plan.spin_us.into()),
                     hook: Arc::clone(on_thread_start),
-                    ready: ready.clone(),
+                    answer: Answer { roll: Arc::clone(&roll), ready: false },
                 };
                 let thread = Builder::new().name(start.name.clone()).spawn(|| birth.live());
                 crew.threads.push(thread.map_err(|source| {
@@ -130,11 +130,10 @@ impl Crew {
                 })?);
             }
         }
-        // Each thread sends once, or drops its sender by panicking in the hook.
-        drop(ready);
-        let (started, total) = (started.iter().count(), crew.threads.len());
-        if started < total {
-            return Err(CrewError::Hook { failed: total - started, total });
+        let total = crew.threads.len();
+        let ready = roll.wait(total);
+        if ready < total {
+            return Err(CrewError::Hook { failed: total - ready, total });
         }
         Ok(crew)
     }
@@ -150,6 +149,39 @@ impl Drop for Crew {
     }
 }
 
+/// Counts the answers of new threads: (ready, all).
+#[derive(Default)]
+struct Roll {
+    answers: Mutex<(usize, usize)>,
+    signal: Condvar,
+}
+
+impl Roll {
+    /// Waits for the answers of `total` threads; how many are ready.
+    fn wait(&self, total: usize) -> usize {
+        let mut answers = self.answers.lock();
+        while answers.1 < total {
+            answers = self.signal.wait(answers);
+        }
+        answers.0
+    }
+}
+
+/// A new thread's answer, given when dropped: not ready if the start hook panics past it.
+struct Answer {
+    roll: Arc<Roll>,
+    ready: bool,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let mut answers = self.roll.answers.lock();
+        answers.0 += usize::from(self.ready);
+        answers.1 += 1;
+        self.roll.signal.notify_one();
+    }
+}
+
 /// What a new thread needs.
 struct Birth {
     node: usize,
@@ -158,18 +190,19 @@ struct Birth {
     scratch_len: usize,
     spin: Duration,
     hook: StartHook,
-    ready: Sender<()>,
+    answer: Answer,
 }
 
 impl Birth {
     /// The thread's whole life. The scratch is allocated after the hook has pinned the thread, and
     /// written at once, so that its pages lie on the thread's node.
     fn live(self) {
+        let mut answer = self.answer;
         (self.hook)(self.node, self.index);
         let mut scratch = vec![0.0f32; self.scratch_len];
         scratch.fill(1.0);
-        _ = self.ready.send(());
-        drop((self.ready, self.hook));
+        answer.ready = true;
+        drop((answer, self.hook));
         abort_on_panic(|| worker_loop(self.worker, &mut scratch, self.spin));
     }
 }
