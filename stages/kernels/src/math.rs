@@ -6,7 +6,7 @@
 //! is the correctly rounded result but for rare ties. Norms, softmax, gates and rope use these; all
 //! are pure functions of their arguments.
 
-/// e^x, less than 1 ulp from the true value over all f32 (largest error measured: 0.985).
+/// e^x, at most 1.011 ulp from the true value (the worst of all x with 2^-8 <= |x| <= 104).
 ///
 /// Overflow gives +inf, underflow rounds through the subnormals to +0, NaN gives NaN.
 ///
@@ -56,13 +56,14 @@ pub(crate) mod exp_steps {
         [1.987_569_1e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 }
 
-/// 1 / (1 + e^-x) in f32 steps, as the vector kernels do it. 0 below about -88.7, 1 above 17.
+/// 1 / (1 + e^-x) in f32 steps, as the vector kernels do it. 0 below about -88.7, 1 above 17;
+/// between them about 2.2 ulp at most.
 #[inline]
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// x * sigmoid(x); NaN at -inf, as x / (1 + e^-x) is.
+/// x * sigmoid(x), about 2.5 ulp at most; NaN at -inf, as x / (1 + e^-x) is.
 #[inline]
 pub fn silu(x: f32) -> f32 {
     x * sigmoid(x)
