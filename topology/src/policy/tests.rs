@@ -42,6 +42,7 @@ fn machines() -> Vec<(&'static str, Machine)> {
         ("offline cores", offline("pack:2 numa:1 core:8 pu:2", "0,2-3,9,17-31")),
         ("restricted mask", masked("pack:2 numa:1 core:8 pu:2", "3,5-6,20")),
         ("mask on one node", masked("pack:2 numa:1 core:8 pu:2", "18-21")),
+        ("uneven nodes", masked("pack:2 numa:1 core:8 pu:2", "0-3,16-31")),
         ("another machine", synthetic::probe("pack:2 numa:2 core:8 pu:2").unwrap()),
     ]
 }
@@ -113,6 +114,9 @@ fn spread_takes_no_more_than_a_node_has() {
     let machine = masked("pack:2 numa:1 core:8 pu:1", "0-1,8-15");
     let plan = plan(&machine, named("spread"), &PlanRequest::default()).unwrap();
     assert_eq!(plan.threads_per_node(), [2, 8]);
+    let machine = masked("pack:2 numa:1 core:8 pu:2", "0-3,16-31");
+    let plan = super::plan(&machine, named("spread"), &PlanRequest::default()).unwrap();
+    assert_eq!(plan.threads_per_node(), [2, 8], "no sibling while a core is free elsewhere");
 }
 
 #[test]
