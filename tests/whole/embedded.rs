@@ -16,7 +16,9 @@ fn start(directory: &Path) -> Engine {
 
 fn heldout_ids() -> Vec<u32> {
     let text = std::fs::read_to_string(data().join("nano-glm-dsa/heldout_ids.json"));
-    serde_json::from_str(&text.expect("held-out ids")).expect("a list of ids")
+    let file: serde_json::Value =
+        serde_json::from_str(&text.expect("held-out ids")).expect("JSON");
+    serde_json::from_value(file["tokens"].clone()).expect("a list of ids")
 }
 
 /// Mean over all predictions of -log p(next token).

@@ -31,8 +31,6 @@ pub struct Case {
     pub prompt: Vec<u32>,
     /// What greedy decoding gives, the end token ignored.
     pub greedy: Vec<u32>,
-    /// Distance between the best two logits at each of them.
-    pub greedy_margin: Vec<f64>,
 }
 
 impl Reference {
@@ -56,7 +54,6 @@ impl Reference {
             overrides: case["config_overrides"].clone(),
             prompt: ids(&case["prompt_ids"]),
             greedy: ids(&case["greedy_ids"]),
-            greedy_margin: serde_json::from_value(case["greedy_margin"].clone()).expect("margins"),
         };
         self.json["cases"].as_array().expect("cases").iter().map(case).collect()
     }
