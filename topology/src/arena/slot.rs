@@ -197,7 +197,9 @@ mod loom_models {
                 thread::spawn(move || slot.read(1))
             });
             slot.fill(true);
-            readers.into_iter().for_each(|reader| drop(reader.join().unwrap()));
+            for reader in readers {
+                reader.join().unwrap();
+            }
             assert!(slot.state.is_idle());
         });
     }
