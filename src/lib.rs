@@ -1,6 +1,9 @@
 //! Millstream: runs Mixture-of-Experts models whose experts do not fit in memory.
 
 pub mod checkpoint;
+pub mod cli;
+pub mod embedded;
 pub mod engine;
 pub mod families;
 pub mod sampler;
+pub mod text;

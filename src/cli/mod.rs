@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `flags.rs` | flags that several commands share, and what they mean for the engine |
-//! | `run.rs` | `run`: generate once |
+//! | `run.rs`, `prompt.rs` | `run`: generate once |
 //! | `inspect.rs` | `inspect`: what is in a model |
 //! | `topology.rs` | `topology`: the machine, and who would sit where |
 //! | `guard.rs` | ids that belong to another model are refused |
@@ -13,6 +13,7 @@
 mod flags;
 mod guard;
 mod inspect;
+mod prompt;
 mod run;
 mod topology;
 

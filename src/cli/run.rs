@@ -1,0 +1,221 @@
+//! `run`: one prompt in, one answer out, as it is made.
+//!
+//! The prompt becomes ids (`prompt.rs`), the engine makes ids of them, and text or ids go to
+//! stdout one by one, or as one JSON object at the end. What runs, warnings and statistics go to stderr.
+
+use super::flags::{EngineFlags, ModelFlag, write_file};
+use super::guard::check_ids;
+use super::prompt::{Prompt, PromptFlags, read_ids};
+use super::{Failure, print};
+use crate::engine::{Answer, Engine, Model, Request};
+use crate::sampler::Sampling;
+use crate::text::{TextError, TextStream, Tokenizer, stop_ids};
+use clap::Args;
+use std::fs::OpenOptions;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    model: ModelFlag,
+    #[command(flatten)]
+    prompt: PromptFlags,
+    #[command(flatten)]
+    engine: EngineFlags,
+    /// Tokens of the answer at most
+    #[arg(long, env = "MILLSTREAM_MAX_TOKENS", default_value = "128", value_name = "N")]
+    max_tokens: usize,
+    /// 0 always takes the likeliest token; higher is more varied
+    #[arg(long, env = "MILLSTREAM_TEMPERATURE", default_value = "0", value_name = "T")]
+    temperature: f32,
+    /// Draw from the likeliest tokens whose probabilities reach this sum
+    #[arg(long, env = "MILLSTREAM_TOP_P", default_value = "1", value_name = "P")]
+    top_p: f32,
+    /// Which draw; the same seed gives the same answer
+    #[arg(long, env = "MILLSTREAM_SEED", default_value = "0", value_name = "N")]
+    seed: u64,
+    /// Go on where the model would end its answer
+    #[arg(long, env = "MILLSTREAM_IGNORE_EOS")]
+    ignore_eos: bool,
+    /// Print one JSON object at the end: prompt_ids, answer_ids, text, finish, stats
+    #[arg(long, env = "MILLSTREAM_JSON")]
+    json: bool,
+    /// Write the logits of every position (safetensors, "logits", f32 [positions, vocabulary])
+    #[arg(long, env = "MILLSTREAM_LOGITS", value_name = "FILE")]
+    logits: Option<PathBuf>,
+    /// Write the experts and positions that were chosen, by layer and position (JSON)
+    #[arg(long, env = "MILLSTREAM_TRACE", value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Feed the ids in this file (a JSON list, or numbers) as the answer, whatever the model would
+    /// choose: then routing is the same in every run
+    #[arg(long, env = "MILLSTREAM_FORCED", value_name = "FILE", conflicts_with = "max_tokens")]
+    forced: Option<PathBuf>,
+    /// Take ids that look as if they were made for another model
+    #[arg(long, env = "MILLSTREAM_FORCE")]
+    force: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Result<(), Failure> {
+    let sampling = Sampling { temperature: args.temperature, top_p: args.top_p, seed: args.seed };
+    sampling.check().map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut options = args.engine.options()?;
+    options.trace = args.trace.is_some();
+    if args.logits.is_some() {
+        options.logits_rows_max = options.prefill_chunk;
+    }
+    let forced = args.forced.as_deref().map(read_ids).transpose()?;
+    for file in [&args.logits, &args.trace].into_iter().flatten() {
+        check_writable(file)?;
+    }
+
+    let directory = args.model.directory()?;
+    let model = Model::open(&directory)?;
+    let vocabulary = model.spec.vocabulary;
+    let tokenizer = Tokenizer::open(&directory)?;
+    if let Some(tokenizer) = &tokenizer {
+        tokenizer.check_vocabulary(vocabulary)?;
+    }
+    let embedded = args.model.model.is_none();
+    let prompt = Prompt::new(&args.prompt, &directory, tokenizer.as_ref(), embedded)?;
+    let check =
+        |flag, ids: &[u32]| check_ids(flag, ids, vocabulary, args.force).map_err(Failure::Usage);
+    if args.prompt.prompt_ids.is_some() {
+        check("--prompt-ids", &prompt.ids)?;
+    }
+    check("--forced", forced.as_deref().unwrap_or(&[]))?;
+    let request = Request {
+        prompt_ids: prompt.ids,
+        max_tokens: args.max_tokens,
+        sampling,
+        stop_ids: match args.ignore_eos {
+            true => vec![],
+            false => stops(&model, &directory, tokenizer.as_ref())?,
+        },
+        forced,
+        keep_logits: args.logits.is_some(),
+        keep_trace: args.trace.is_some(),
+    };
+
+    let engine = Engine::start(model, &options)?;
+    eprintln!("{}", engine.start_line);
+    for warning in &engine.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if let Some(text) = prompt.shown {
+        eprintln!("prompt: {text}");
+    }
+    let answer = generate(&engine, &request, tokenizer.as_ref(), args.json)?;
+    if let Some(file) = &args.logits {
+        write_logits(file, &answer, vocabulary)?;
+    }
+    if let Some(file) = &args.trace {
+        write_file(file, &serde_json::to_vec(&answer.trace).map_err(Failure::failed)?)?;
+    }
+    match args.json {
+        true => print_object(&request, &answer, tokenizer.as_ref()),
+        false => {
+            eprintln!("{}", answer.statistics);
+            Ok(())
+        }
+    }
+}
+
+impl From<TextError> for Failure {
+    fn from(error: TextError) -> Failure {
+        Failure::failed(error)
+    }
+}
+
+/// Every token that one of the model's files calls an end.
+fn stops(
+    model: &Model,
+    directory: &Path,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<Vec<u32>, Failure> {
+    let mut stops = stop_ids(directory, tokenizer)?;
+    stops.extend(&model.stop_ids);
+    stops.sort_unstable();
+    stops.dedup();
+    Ok(stops)
+}
+
+/// Generates; unless `quiet`, the answer goes to stdout as it comes: text, or ids where the model
+/// has no tokenizer.
+fn generate(
+    engine: &Engine,
+    request: &Request,
+    tokenizer: Option<&Tokenizer>,
+    quiet: bool,
+) -> Result<Answer, Failure> {
+    let mut stream = tokenizer.map(|tokenizer| TextStream::new(tokenizer, true));
+    let mut ended_line = true;
+    let mut trouble = None;
+    let mut show = |piece: Result<String, TextError>| {
+        let shown = piece.map_err(Failure::from).and_then(|text| {
+            ended_line = if text.is_empty() { ended_line } else { text.ends_with('\n') };
+            print(&text)
+        });
+        match shown {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(failure) => {
+                trouble = Some(failure);
+                ControlFlow::Break(())
+            }
+        }
+    };
+    let answer = engine.generate(request, &mut |token| match (&mut stream, quiet) {
+        (_, true) => ControlFlow::Continue(()),
+        (Some(stream), false) => show(stream.push(token)),
+        (None, false) => show(Ok(format!("{token} "))),
+    });
+    // Before the engine's outcome is looked at, so that a failed answer shows all of its text.
+    if let (Some(stream), false) = (&mut stream, quiet) {
+        let _ = show(stream.finish());
+    }
+    if !ended_line {
+        print("\n")?;
+    }
+    match trouble {
+        Some(failure) => Err(failure),
+        None => Ok(answer?),
+    }
+}
+
+/// The answer as one JSON object.
+fn print_object(
+    request: &Request,
+    answer: &Answer,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<(), Failure> {
+    let text = tokenizer.map(|tokenizer| tokenizer.decode(&answer.answer_ids, true)).transpose()?;
+    let object = serde_json::json!({
+        "prompt_ids": request.prompt_ids,
+        "answer_ids": answer.answer_ids,
+        "text": text,
+        "finish": answer.finish,
+        "stats": answer.statistics,
+    });
+    print(&format!("{object}\n"))
+}
+
+/// Finds out before the work, not after it, that a file can't be written.
+fn check_writable(file: &Path) -> Result<(), Failure> {
+    match OpenOptions::new().append(true).create(true).open(file) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::Failed(format!("can't write {}: {error}", file.display()))),
+    }
+}
+
+/// `logits`, f32 `[positions, vocabulary]`, as a safetensors file.
+fn write_logits(file: &Path, answer: &Answer, vocabulary: usize) -> Result<(), Failure> {
+    use safetensors::tensor::{Dtype, TensorView, serialize};
+    let logits = answer.logits.as_deref().expect("the request asked for them");
+    let shape = vec![logits.len() / vocabulary, vocabulary];
+    let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(logits));
+    let view = view.map_err(Failure::failed)?;
+    let bytes = serialize([("logits", view)], None).map_err(Failure::failed)?;
+    write_file(file, &bytes)
+}

@@ -1,0 +1,124 @@
+//! Reads a model's text files within bounds, and says what is wrong with them.
+//!
+//! The files come from strangers: none is read beyond its bound, and every complaint names the
+//! file and the remedy.
+
+use serde_json::Value;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+/// Longest JSON file of settings that is read. `tokenizer_config.json` lists every added token.
+pub(super) const SETTINGS_BYTES_MAX: u64 = 16 << 20;
+
+/// What is wrong with a model's text files, or with a text that they can't take.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// The file is there and can't be read.
+    #[error("{file}: {source}; check the file and its permissions")]
+    Read {
+        /// The file.
+        file: String,
+        /// The system's complaint.
+        source: std::io::Error,
+    },
+    /// The file is longer than any good one.
+    #[error("{file}: longer than {bytes_max} bytes; it can't be the file that this name says")]
+    TooLong {
+        /// The file.
+        file: String,
+        /// What is allowed.
+        bytes_max: u64,
+    },
+    /// The file's content is no good.
+    #[error("{file}: {reason}; download it again or use another copy of the model")]
+    Content {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The tokenizer makes ids that the model doesn't have.
+    #[error(
+        "{file}: its ids go up to {largest} and the model's vocabulary has {vocabulary} tokens; \
+         it belongs to another model: copy the tokenizer.json that came with these weights"
+    )]
+    Vocabulary {
+        /// The file.
+        file: String,
+        /// Largest id of the tokenizer.
+        largest: u32,
+        /// Tokens of the model.
+        vocabulary: usize,
+    },
+    /// A text or a list of ids that the tokenizer refuses.
+    #[error("{file}: the tokenizer refused its input: {reason}")]
+    Refused {
+        /// The file.
+        file: String,
+        /// The tokenizer's complaint.
+        reason: String,
+    },
+    /// The chat template refused the conversation or went beyond its bounds.
+    #[error("{file}: the chat template failed: {reason}; give the prompt as it is with --raw")]
+    Template {
+        /// The file.
+        file: String,
+        /// The template's complaint, with its line.
+        reason: String,
+    },
+}
+
+/// The file's bytes; none if there is no such file.
+pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, TextError> {
+    let file = path.display().to_string();
+    let open = match File::open(path) {
+        Ok(open) => open,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(TextError::Read { file, source }),
+    };
+    let mut bytes = Vec::new();
+    let read = open.take(bytes_max + 1).read_to_end(&mut bytes);
+    read.map_err(|source| TextError::Read { file: file.clone(), source })?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(TextError::TooLong { file, bytes_max });
+    }
+    Ok(Some(bytes))
+}
+
+/// The file as a JSON object; none if there is no such file.
+pub(super) fn read_settings(path: &Path) -> Result<Option<Value>, TextError> {
+    let Some(bytes) = read(path, SETTINGS_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    let content = |reason: String| TextError::Content { file: path.display().to_string(), reason };
+    let value: Value =
+        serde_json::from_slice(&bytes).map_err(|error| content(format!("not JSON ({error})")))?;
+    if value.is_object() { Ok(Some(value)) } else { Err(content("no JSON object".to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_over_its_bound_is_refused_and_a_missing_one_is_none() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("a.json");
+        assert!(read(&path, 4).unwrap().is_none());
+        std::fs::write(&path, "12345").unwrap();
+        assert!(matches!(read(&path, 4), Err(TextError::TooLong { bytes_max: 4, .. })));
+        assert_eq!(read(&path, 5).unwrap().unwrap(), b"12345");
+    }
+
+    #[test]
+    fn settings_that_are_no_object_are_refused_by_name() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("tokenizer_config.json");
+        for content in ["[1]", "{", "\u{0}"] {
+            std::fs::write(&path, content).unwrap();
+            let error = read_settings(&path).unwrap_err().to_string();
+            assert!(error.contains("tokenizer_config.json"), "{error}");
+        }
+    }
+}
