@@ -7,7 +7,7 @@
 
 use crate::limits::{JOB_COLUMNS, Limits};
 use crate::placed::{PlacedRows, PlacedSlices, PlacedUnit, SliceMap, Subtree};
-use crate::queue::{Executor, Grid, Job, JobList, Task, Tile};
+use crate::queue::{Executor, Grid, Job, JobList, TILES_MAX, Task, Tile};
 use crate::spec::{AttentionSpec, FfnSpec, IndexerUse, LayerSpec, ModelSpec};
 use millstream_kernels::{Activations, Kernels, Weights};
 use millstream_topology::arena::{LayerArena, ReadLease};
@@ -158,17 +158,18 @@ impl Compute {
         out: &mut [f32],
     ) {
         self.weight_bytes += weights.bytes() as u64;
+        let columns = job_columns(weights.rows);
         let out = &mut out[..tokens * weights.rows];
         let task = RowsTask {
             kernels: self.kernels,
             arena,
             weights,
             x: Activations { data: x, stride, rows: &self.identity[..tokens] },
-            out: Grid::new(out, weights.rows, weights.rows, tokens.max(1), JOB_COLUMNS),
+            out: Grid::new(out, weights.rows, weights.rows, tokens, columns),
         };
         self.jobs.clear();
         for (part, run) in weights.parts.iter().enumerate() {
-            let tiles = run.rows.start / JOB_COLUMNS..run.rows.end.div_ceil(JOB_COLUMNS);
+            let tiles = run.rows.start / columns..run.rows.end.div_ceil(columns);
             for tile in tiles {
                 self.jobs.push(run.node, Job { part: part as u32, row: 0, col: tile as u32 });
             }
@@ -231,7 +232,6 @@ impl Compute {
             }
         }
         self.executor.run(&self.jobs, &task);
-        drop(task);
         let down = |slice: usize| unit.down(slice);
         let input = SlicedInput { data: &inner, slice_offset: tokens * width, stride: width };
         let partials = std::mem::take(&mut self.partials);
@@ -270,7 +270,6 @@ impl Compute {
             }
         }
         self.executor.run(&self.jobs, &task);
-        drop(task);
         let kernels = self.kernels;
         let one = tokens * rows;
         self.map.merge(&mut |into, from| {
@@ -289,6 +288,12 @@ fn inner_width(layer: &LayerSpec) -> usize {
     }
 }
 
+/// Columns of a job's output for a matrix of so many rows: [`JOB_COLUMNS`], or a multiple of it
+/// where a vocabulary is so large that its tiles wouldn't fit one grid.
+pub fn job_columns(rows: usize) -> usize {
+    JOB_COLUMNS * rows.div_ceil(JOB_COLUMNS * TILES_MAX).max(1)
+}
+
 /// The longest job list of one node.
 pub fn jobs_max(spec: &ModelSpec, limits: &Limits) -> usize {
     let tiles = |rows: usize| rows.div_ceil(JOB_COLUMNS);
@@ -302,10 +307,10 @@ pub fn jobs_max(spec: &ModelSpec, limits: &Limits) -> usize {
             IndexerUse::Full(indexer) => tiles(indexer.heads * indexer.dim),
             _ => 0,
         };
-        let heads = mla.heads * limits.rows_max;
-        most = [most, query, inner, experts, index, heads].into_iter().fold(0, usize::max);
+        most = [most, query, inner, experts, index].into_iter().fold(0, usize::max);
     }
-    most.max(limits.context_max.div_ceil(crate::limits::KV_BLOCK_ROWS) * limits.rows_max.min(64))
+    // Attention and index scores fill a grid at most.
+    most.max(TILES_MAX)
 }
 
 /// f32 elements of scratch that a job may need.
@@ -314,7 +319,7 @@ pub fn scratch_len(spec: &ModelSpec, limits: &Limits) -> usize {
         let AttentionSpec::Mla(mla) = &layer.attention;
         crate::attend::scratch_len(mla)
     });
-    let tiles = 5 * limits.rows_max * JOB_COLUMNS;
+    let tiles = 5 * limits.rows_max * job_columns(spec.vocabulary);
     attention.fold(tiles, usize::max)
 }
 

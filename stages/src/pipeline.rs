@@ -6,7 +6,7 @@
 
 use crate::attend::{Attend, AttendWeights};
 use crate::combine::Combine;
-use crate::compute::{Compute, jobs_max, scratch_len};
+use crate::compute::{Compute, job_columns, jobs_max, scratch_len};
 use crate::gauge::Gauges;
 use crate::head::{Embed, Head};
 use crate::ids::{ExpertId, LayerId, SeatId};
@@ -43,7 +43,9 @@ pub enum StartError {
     #[error(transparent)]
     Crew(#[from] CrewError),
     /// A seat's thread can't be started.
-    #[error("starting the thread of {seat} failed: {source}; allow more threads (ulimit -u, the cgroup's pids.max)")]
+    #[error(
+        "starting the thread of {seat} failed: {source}; allow more threads (ulimit -u, the cgroup's pids.max)"
+    )]
     Thread {
         /// Which seat.
         seat: SeatId,
@@ -167,7 +169,7 @@ pub fn assemble(
             gauges: gauges.clone(),
         };
         let (mine, others): (Vec<_>, Vec<_>) =
-            actors.into_iter().partition(|actor: &Box<dyn Stage>| hosts(actor.id().stage));
+            actors.into_iter().partition(|actor| hosts(actor.id().stage));
         actors = others;
         made.push(Seat::new(id, spec.layers.len(), mine, inbox.clone(), context));
     }
@@ -183,10 +185,10 @@ fn end_actors(
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
     let Blueprint { spec, source, .. } = blueprint;
     let mut placer = Placer::new(map);
-    let table = placer.rows(&source.load(None, Part::Embedding)?, JOB_COLUMNS);
+    let table = placer.rows(&source.load(None, Part::Embedding)?, job_columns(spec.vocabulary));
     let head = match spec.tied_head {
         true => table.clone(),
-        false => placer.rows(&source.load(None, Part::Head)?, JOB_COLUMNS),
+        false => placer.rows(&source.load(None, Part::Head)?, job_columns(spec.vocabulary)),
     };
     let norm = source.load(None, Part::FinalNorm)?.to_f32();
     let arena = placer.finish(&blueprint.binding)?;

@@ -83,7 +83,8 @@ impl Seat {
     fn dispatch(&mut self, envelope: Envelope) {
         let ActorId { layer: LayerId(layer), stage } = envelope.to;
         let place = self.places[layer as usize][stage as usize];
-        let place = place.unwrap_or_else(|| panic!("{} hosts no {stage:?} of layer {layer}", self.id));
+        let place =
+            place.unwrap_or_else(|| panic!("{} hosts no {stage:?} of layer {layer}", self.id));
         self.actors[place as usize].handle(envelope.message, &mut self.context);
         if let Some(compute) = &mut self.context.compute {
             self.context.gauges.weight_bytes(compute.take_weight_bytes());

@@ -180,10 +180,8 @@ impl ModelSpec {
                     FfnSpec::Moe(moe) => [moe.intermediate, moe.shared_intermediate],
                 };
                 mla.heads % slices == 0
-                    && (slices == 1 || mla.heads / slices * mla.value_dim % group == 0)
-                    && widths
-                        .iter()
-                        .all(|width| slices == 1 || *width % (slices * group) == 0)
+                    && (slices == 1 || (mla.heads / slices * mla.value_dim).is_multiple_of(group))
+                    && widths.iter().all(|width| slices == 1 || *width % (slices * group) == 0)
             })
         };
         [8, 4, 2].into_iter().find(|&slices| fits(slices)).unwrap_or(1)

@@ -24,7 +24,9 @@ use std::time::{Duration, Instant};
 
 /// A thread of the pipeline died; the process should end.
 #[derive(Debug, thiserror::Error)]
-#[error("a thread of the pipeline stopped (its message is on stderr); this is a bug, please report it")]
+#[error(
+    "a thread of the pipeline stopped (its message is on stderr); this is a bug, please report it"
+)]
 pub struct Stopped;
 
 /// A running pipeline.
@@ -32,7 +34,8 @@ pub struct Pipeline {
     directory: Directory,
     gauges: Arc<Gauges>,
     limits: Limits,
-    /// Waves that are not in flight.
+    /// Waves that are not in flight. Boxed, because the pipeline moves them by pointer.
+    #[expect(clippy::vec_box, reason = "a wave's box goes through the rings")]
     idle: Vec<Box<Wave>>,
     in_flight: usize,
     spin: Duration,

@@ -164,7 +164,13 @@ pub trait WeightSource: Send + Sync {
     ///
     /// # Panics
     /// When `staging` isn't as long as the extents together, or a part has the wrong length.
-    fn unpack_expert(&self, layer: LayerId, expert: ExpertId, staging: &[u8], parts: ExpertParts<'_>);
+    fn unpack_expert(
+        &self,
+        layer: LayerId,
+        expert: ExpertId,
+        staging: &[u8],
+        parts: ExpertParts<'_>,
+    );
 
     /// The name of a file, for messages.
     fn file_name(&self, file: FileId) -> String;

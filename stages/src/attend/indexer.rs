@@ -9,12 +9,14 @@ use crate::compute::Compute;
 use crate::ids::LayerId;
 use crate::limits::{JOB_COLUMNS, KV_BLOCK_ROWS, Limits};
 use crate::placed::{PlacedRows, Placer};
-use crate::queue::{Grid, Job, Task};
+use crate::queue::{Grid, Job, TILES_MAX, Task};
 use crate::spec::{IndexerSpec, MlaSpec};
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError, WeightSource};
 use millstream_kernels::{Kernels, Weights};
-use std::ops::Range;
+
+/// Rows whose scores are made in one batch of jobs at most.
+const ROWS_PER_GROUP: usize = 64;
 
 /// Weights of a layer's indexer.
 pub(super) struct IndexWeights {
@@ -125,7 +127,10 @@ fn choose(actor: &mut Attend, wave: &mut Wave, compute: &mut Compute, indexer: &
         return;
     }
     let buffers = &mut actor.buffers.index;
-    let group = (buffers.scores.len() / longest).clamp(1, 64);
+    let group = (buffers.scores.len() / longest).clamp(1, ROWS_PER_GROUP);
+    // A job scores whole KV blocks of one row; few enough that a group's jobs fit one grid.
+    let blocks = longest.div_ceil(KV_BLOCK_ROWS);
+    let span = blocks.div_ceil(TILES_MAX / ROWS_PER_GROUP) * KV_BLOCK_ROWS;
     for first in (0..tokens).step_by(group) {
         let rows = first..tokens.min(first + group);
         let scores = &mut buffers.scores[..rows.len() * longest];
@@ -137,22 +142,21 @@ fn choose(actor: &mut Attend, wave: &mut Wave, compute: &mut Compute, indexer: &
             query: &buffers.turned,
             weights: &buffers.weights,
             first_row: first,
-            out: Grid::new(scores, longest, longest, 1, KV_BLOCK_ROWS),
+            span,
+            out: Grid::new(scores, longest, longest, 1, span),
         };
         compute.run(
             |jobs, map| {
                 for row in rows.clone() {
-                    let blocks = wave.rows[row].position as usize / KV_BLOCK_ROWS + 1;
-                    for block in 0..blocks {
-                        let job =
-                            Job { part: 0, row: (row - first) as u32, col: block as u32 };
+                    let jobs_of_row = wave.rows[row].position as usize / span + 1;
+                    for block in 0..jobs_of_row {
+                        let job = Job { part: 0, row: (row - first) as u32, col: block as u32 };
                         jobs.push((row + block) % map.nodes, job);
                     }
                 }
             },
             &task,
         );
-        drop(task);
         for row in rows {
             let keys = wave.rows[row].position as usize + 1;
             let scores = &buffers.scores[(row - first) * longest..][..keys];
@@ -197,6 +201,8 @@ struct ScoreTask<'a> {
     query: &'a [f32],
     weights: &'a [f32],
     first_row: usize,
+    /// Positions of one job, a multiple of the KV block.
+    span: usize,
     out: Grid<'a, f32>,
 }
 
@@ -204,27 +210,30 @@ impl Task for ScoreTask<'_> {
     fn run(&self, job: Job, _scratch: &mut [f32]) {
         let index = self.first_row + job.row as usize;
         let row = &self.wave.rows[index];
-        let block = job.col as usize;
-        let positions: Range<usize> = {
-            let first = block * KV_BLOCK_ROWS;
-            first..(first + KV_BLOCK_ROWS).min(row.position as usize + 1)
-        };
-        let page = self.wave.page_of(row, positions.start);
+        let first = job.col as usize * self.span;
+        let end = (first + self.span).min(row.position as usize + 1);
+        let mut tile = self.out.take(job.row as usize, job.col as usize);
+        for (out, position) in tile.row(0).iter_mut().zip(first..end) {
+            let page = self.wave.page_of(row, position);
+            let key = self.keys.index_key(self.keys.place(page, position));
+            let score = self.score(index, key);
+            *out = if score.is_nan() { f32::NEG_INFINITY } else { score };
+        }
+    }
+}
+
+impl ScoreTask<'_> {
+    fn score(&self, index: usize, key: &[f32]) -> f32 {
         let IndexerSpec { heads, dim, .. } = *self.indexer;
         let dim_scale = 1.0 / (dim as f32).sqrt();
         let head_scale = 1.0 / (heads as f32).sqrt();
-        let mut tile = self.out.take(job.row as usize, block);
-        for (out, position) in tile.row(0).iter_mut().zip(positions) {
-            let key = self.keys.index_key(self.keys.place(page, position));
-            let mut score = 0.0f32;
-            for head in 0..heads {
-                let query = &self.query[(index * heads + head) * dim..][..dim];
-                let dot = self.kernels.dot(Weights::F32(query), key) * dim_scale;
-                let positive = if dot > 0.0 { dot } else { 0.0 };
-                score = self.weights[index * heads + head].mul_add(positive, score);
-            }
-            let score = score * head_scale;
-            *out = if score.is_nan() { f32::NEG_INFINITY } else { score };
+        let mut score = 0.0f32;
+        for head in 0..heads {
+            let query = &self.query[(index * heads + head) * dim..][..dim];
+            let dot = self.kernels.dot(Weights::F32(query), key) * dim_scale;
+            let positive = if dot > 0.0 { dot } else { 0.0 };
+            score = self.weights[index * heads + head].mul_add(positive, score);
         }
+        score * head_scale
     }
 }

@@ -8,11 +8,12 @@ use super::{Attend, Keys};
 use crate::compute::Compute;
 use crate::limits::KV_BLOCK_ROWS;
 use crate::placed::PlacedRows;
-use crate::queue::{Grid, Job, Task};
+use crate::queue::{Grid, Job, TILES_MAX, Task};
 use crate::spec::MlaSpec;
 use crate::wave::{Row, Wave};
 use millstream_kernels::{Activations, Kernels, Weights};
 use millstream_topology::arena::LayerArena;
+use std::ops::Range;
 
 /// Scratch: absorbed query, two latents, rope query, one block of scores.
 pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
@@ -22,7 +23,22 @@ pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
 /// Fills `buffers.context`, `[rows, heads * value_dim]`, from `buffers.query`.
 pub(super) fn attend(actor: &mut Attend, wave: &Wave, compute: &mut Compute, mla: &MlaSpec) {
     let tokens = wave.rows.len();
+    let group = (TILES_MAX / mla.heads).max(1);
+    for first in (0..tokens).step_by(group) {
+        attend_rows(actor, wave, compute, mla, first..tokens.min(first + group));
+    }
+}
+
+/// As [`attend`], for rows whose tiles fit one grid.
+fn attend_rows(
+    actor: &mut Attend,
+    wave: &Wave,
+    compute: &mut Compute,
+    mla: &MlaSpec,
+    rows: Range<usize>,
+) {
     let width = mla.heads * mla.value_dim;
+    let context = &mut actor.buffers.context[rows.start * width..rows.end * width];
     let task = HeadTask {
         kernels: compute.kernels,
         arena: &actor.arena,
@@ -31,7 +47,8 @@ pub(super) fn attend(actor: &mut Attend, wave: &Wave, compute: &mut Compute, mla
         query: &actor.buffers.query,
         wave,
         mla,
-        out: Grid::new(&mut actor.buffers.context[..tokens * width], width, width, 1, mla.value_dim),
+        first_row: rows.start,
+        out: Grid::new(context, width, width, 1, mla.value_dim),
     };
     let latent_up = &actor.weights.latent_up;
     let head_rows = mla.nope_dim + mla.value_dim;
@@ -40,7 +57,7 @@ pub(super) fn attend(actor: &mut Attend, wave: &Wave, compute: &mut Compute, mla
             for head in 0..mla.heads {
                 let part = latent_up.part_of(head * head_rows);
                 let node = latent_up.parts[part].node;
-                for row in 0..tokens {
+                for row in 0..rows.len() {
                     jobs.push(node, Job { part: part as u32, row: row as u32, col: head as u32 });
                 }
             }
@@ -57,6 +74,7 @@ struct HeadTask<'a> {
     query: &'a [f32],
     wave: &'a Wave,
     mla: &'a MlaSpec,
+    first_row: usize,
     out: Grid<'a, f32>,
 }
 
@@ -68,7 +86,7 @@ struct Gathered {
 
 impl Task for HeadTask<'_> {
     fn run(&self, job: Job, scratch: &mut [f32]) {
-        let (index, head) = (job.row as usize, job.col as usize);
+        let (index, head) = (self.first_row + job.row as usize, job.col as usize);
         let mla = self.mla;
         let (absorbed, rest) = scratch.split_at_mut(mla.latent_rank);
         let (latent, rest) = rest.split_at_mut(mla.latent_rank);
@@ -76,10 +94,14 @@ impl Task for HeadTask<'_> {
         let (rope_query, rest) = rest.split_at_mut(mla.rope_dim);
         let scores = &mut rest[..KV_BLOCK_ROWS];
         let first_row = head * (mla.nope_dim + mla.value_dim);
-        let rows = |rows: std::ops::Range<usize>| {
-            self.latent_up.view(self.arena, job.part as usize, rows)
-        };
-        self.turn_query(index, head, rows(first_row..first_row + mla.nope_dim), absorbed, rope_query);
+        let rows = |rows: Range<usize>| self.latent_up.view(self.arena, job.part as usize, rows);
+        self.turn_query(
+            index,
+            head,
+            rows(first_row..first_row + mla.nope_dim),
+            absorbed,
+            rope_query,
+        );
 
         let query = HeadQuery { absorbed, rope: rope_query };
         let row = &self.wave.rows[index];
@@ -112,7 +134,12 @@ impl Task for HeadTask<'_> {
         self.kernels.scale(1.0 / gathered.sum, latent);
         let values = rows(first_row + mla.nope_dim..first_row + mla.nope_dim + mla.value_dim);
         let x = Activations { data: latent, stride: mla.latent_rank, rows: &[0] };
-        self.kernels.matmul(values, mla.latent_rank, x, self.out.take(index, head).row(0));
+        self.kernels.matmul(
+            values,
+            mla.latent_rank,
+            x,
+            self.out.take(job.row as usize, head).row(0),
+        );
     }
 }
 

@@ -241,7 +241,9 @@ impl Stage for Attend {
     }
 
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
-        let Message::Wave(mut wave) = message else { panic!("attend takes waves, not {message:?}") };
+        let Message::Wave(mut wave) = message else {
+            panic!("attend takes waves, not {message:?}")
+        };
         let timer = StageTimer::start();
         let (compute, outbox) = seat.compute();
         self.attend(&mut wave, compute);

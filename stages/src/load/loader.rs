@@ -120,7 +120,8 @@ impl Loader {
             }
             Err(error) => {
                 load.retries += 1;
-                let passing = matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock);
+                let passing =
+                    matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock);
                 match passing && load.retries <= RETRIES_MAX {
                     true => self.read_on(slot, request.staging, seat),
                     false => self.fail(slot, request.staging, Some(error), seat),

@@ -204,29 +204,23 @@ impl Prefetcher {
 
     /// Hints: loads the experts that the last wave used and that have gone since.
     fn guess(&mut self, seat: &mut SeatContext) {
-        let room = (self.table.len()).saturating_sub(self.top_k);
         for index in 0..self.last_union.len() {
             let expert = self.last_union[index];
-            if self.table.slot_of(expert).is_some() || self.table.hints() >= room {
-                continue;
-            }
-            let Some(slot) = self.table.victim_for_hint(expert) else { break };
-            self.start_fill(slot, expert, LoadClass::Hint);
-            seat.gauges.hint();
+            self.hint(expert, seat);
         }
         self.send_orders(seat);
     }
 
-    /// A hint for one expert, whatever the lookahead says: what the simulation throws in.
-    fn take_hint(&mut self, expert: ExpertId, seat: &mut SeatContext) {
-        let room = (self.table.len()).saturating_sub(self.top_k);
-        if self.table.slot_of(expert).is_none() && self.table.hints() < room {
-            if let Some(slot) = self.table.victim_for_hint(expert) {
-                self.start_fill(slot, expert, LoadClass::Hint);
-                seat.gauges.hint();
-            }
+    /// Loads an expert as a guess, if there is room for guesses and a slot worth less.
+    fn hint(&mut self, expert: ExpertId, seat: &mut SeatContext) {
+        let room = self.table.len().saturating_sub(self.top_k);
+        if self.table.slot_of(expert).is_some() || self.table.hints() >= room {
+            return;
         }
-        self.send_orders(seat);
+        if let Some(slot) = self.table.victim_for_hint(expert) {
+            self.start_fill(slot, expert, LoadClass::Hint);
+            seat.gauges.hint();
+        }
     }
 }
 
@@ -264,7 +258,10 @@ impl Stage for Prefetcher {
             Message::Loaded { slot, outcome } => self.take_loaded(slot, outcome, seat),
             Message::Returned(lease) => self.take_back(lease, seat),
             Message::Guess => self.guess(seat),
-            Message::Hint(expert) => self.take_hint(expert, seat),
+            Message::Hint(expert) => {
+                self.hint(expert, seat);
+                self.send_orders(seat);
+            }
             other => panic!("a prefetcher takes waves, leases and loads, not {other:?}"),
         }
         timer.stop(&seat.gauges, StageKind::Prefetch);

@@ -140,7 +140,9 @@ impl SlotTable {
     pub fn victim(&self) -> Option<u32> {
         let candidates = self.slots.iter().enumerate();
         candidates
-            .filter(|(_, slot)| self.is_victim(slot) && (slot.expert.is_none() || slot.used < self.clock))
+            .filter(|(_, slot)| {
+                self.is_victim(slot) && (slot.expert.is_none() || slot.used < self.clock)
+            })
             .min_by_key(|(_, slot)| (slot.expert.is_some(), slot.used))
             .map(|(index, _)| index as u32)
     }

@@ -6,7 +6,7 @@
 use super::random::Random;
 use crate::ids::{ExpertId, FileId, LayerId};
 use crate::spec::{AttentionSpec, FfnSpec, IndexerUse, MlaSpec, ModelSpec, MoeSpec};
-use crate::weights::{Extent, ExpertParts, Matrix, MatrixData, Part, SourceError, WeightSource};
+use crate::weights::{ExpertParts, Extent, Matrix, MatrixData, Part, SourceError, WeightSource};
 use millstream_kernels::WeightFormat;
 
 /// A model whose weights come from a seed.
@@ -139,8 +139,9 @@ fn shape_of(spec: &ModelSpec, layer: Option<LayerId>, part: Part) -> [usize; 2] 
             Part::DenseDown => [hidden, *intermediate],
             _ => attention_shape(mla, hidden, part),
         },
-        FfnSpec::Moe(moe) => mixture_shape(moe, hidden, part)
-            .unwrap_or_else(|| attention_shape(mla, hidden, part)),
+        FfnSpec::Moe(moe) => {
+            mixture_shape(moe, hidden, part).unwrap_or_else(|| attention_shape(mla, hidden, part))
+        }
     }
 }
 

@@ -73,7 +73,8 @@ impl Reader for FaultyReader {
         let chosen = self.random.below(self.pending.len());
         let mut request = self.pending.swap_remove(chosen);
         if self.random.one_in(8) {
-            let error = if self.random.one_in(2) { ErrorKind::Interrupted } else { ErrorKind::WouldBlock };
+            let error =
+                if self.random.one_in(2) { ErrorKind::Interrupted } else { ErrorKind::WouldBlock };
             return Some(ReadDone { request, outcome: Err(Error::from(error)) });
         }
         if let Manners::FailsOneIn(share) = self.manners

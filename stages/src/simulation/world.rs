@@ -236,9 +236,10 @@ impl Run<'_> {
         let count = 1 + self.random.below(room.min(left));
         let pages_first = wave.pages.len() as u32;
         wave.pages.push(index as u32);
-        for position in fed.next..fed.next + count {
+        let tokens = SEQUENCES[index].iter().enumerate();
+        for (position, &token) in tokens.skip(fed.next).take(count) {
             wave.rows.push(Row {
-                token: SEQUENCES[index][position],
+                token,
                 position: position as u32,
                 sequence: SequenceId(index as u32),
                 pages_first,

@@ -125,7 +125,8 @@ impl<R: Real> StraightLine<'_, R> {
                 Some(before) => merge(before, part),
             });
         }
-        let BlockSum { sum, mut latent, .. } = state.expect("a row attends at least to one position");
+        let BlockSum { sum, mut latent, .. } =
+            state.expect("a row attends at least to one position");
         let inverse = R::from_f32(1.0).over(sum);
         for value in &mut latent {
             *value = value.times(inverse);
@@ -239,7 +240,8 @@ fn rope<R: Real>(x: &[R], rope: RopeSpec, position: u32) -> Vec<R> {
     let half = x.len() / 2;
     let (cos, sin) = R::rope_angles(rope.theta, x.len(), position);
     let minus = R::from_f32(-1.0);
-    let pair = |j: usize| if rope.interleaved { (x[2 * j], x[2 * j + 1]) } else { (x[j], x[j + half]) };
+    let pair =
+        |j: usize| if rope.interleaved { (x[2 * j], x[2 * j + 1]) } else { (x[j], x[j + half]) };
     let mut out = vec![R::ZERO; x.len()];
     for j in 0..half {
         let (a, b) = pair(j);

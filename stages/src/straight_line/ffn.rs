@@ -41,7 +41,8 @@ impl<R: Real> StraightLine<'_, R> {
         let mut sum = vec![R::ZERO; h.len()];
         for (expert, weight) in ascending {
             let expert = ExpertId(expert);
-            let parts = [Part::ExpertGate(expert), Part::ExpertUp(expert), Part::ExpertDown(expert)];
+            let parts =
+                [Part::ExpertGate(expert), Part::ExpertUp(expert), Part::ExpertDown(expert)];
             let out = self.gated_unit(id, parts, h)?;
             for (sum, value) in sum.iter_mut().zip(out) {
                 *sum = sum.plus_product(weight, value);
