@@ -1,5 +1,6 @@
 //! Tests of the whole, in one binary: one link, shared support.
 
+mod command;
 mod determinism;
 mod embedded;
 mod engine;

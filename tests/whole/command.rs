@@ -1,0 +1,176 @@
+//! The command as a user runs it: what goes to stdout, the exit codes, what is refused and how.
+
+use crate::support::data;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+/// Where the embedded model is unpacked to; one place for all tests of a run.
+static CACHE: LazyLock<tempfile::TempDir> =
+    LazyLock::new(|| tempfile::tempdir().expect("a temporary directory"));
+
+/// The command, in an environment without surprises.
+fn millstream(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
+    command.env_clear().env("XDG_CACHE_HOME", CACHE.path()).args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    millstream(arguments).output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+/// Runs, expects an exit code, gives stdout and stderr.
+fn expect(arguments: &[&str], code: i32) -> (String, String) {
+    let output = run(arguments);
+    let (out, err) = (text(&output.stdout).to_owned(), text(&output.stderr).to_owned());
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{out}\n{err}");
+    (out, err)
+}
+
+fn tiny() -> String {
+    data().join("tiny/glm-dsa").to_str().expect("a UTF-8 path").to_owned()
+}
+
+/// Greedy text of the embedded model: the same on every machine.
+const ANSWER: &str = " it is not so. But I am sure I am not to be";
+
+#[test]
+fn bare_run_writes_english_to_stdout_and_the_rest_to_stderr() {
+    let (out, err) = expect(&["run", "--max-tokens", "16"], 0);
+    assert!(out.trim_end().starts_with(ANSWER) && out.ends_with('\n'), "{out:?}");
+    assert!(err.contains("prompt: It is a truth") && err.contains("tok/s"), "{err}");
+}
+
+#[test]
+fn one_object_holds_ids_text_and_figures() {
+    let (out, _) = expect(&["run", "--json", "--max-tokens", "14", "--ignore-eos"], 0);
+    let object: serde_json::Value = serde_json::from_str(&out).expect("one JSON object");
+    assert_eq!(object["answer_ids"].as_array().expect("ids").len(), 14);
+    assert_eq!(object["prompt_ids"][0], 2389);
+    assert_eq!(object["finish"], "length");
+    assert!(object["text"].as_str().expect("text").starts_with(ANSWER), "{object}");
+    assert!(object["stats"]["decode_tok_s"].as_f64().expect("a figure") > 0.0);
+}
+
+#[test]
+fn same_seed_gives_the_same_draws_and_another_seed_others() {
+    let sampled = |seed| {
+        let arguments = ["run", "--temperature", "0.8", "--top-p", "0.95", "--seed", seed];
+        expect(&arguments, 0).0
+    };
+    let first = sampled("7");
+    assert_eq!(sampled("7"), first);
+    assert_ne!(sampled("8"), first);
+}
+
+#[test]
+fn forced_ids_are_fed_and_logits_and_trace_are_written() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| directory.path().join(name);
+    let path = |path: &PathBuf| path.to_str().expect("a UTF-8 path").to_owned();
+    std::fs::write(file("forced"), "[7, 8, 9]").expect("written");
+    let (logits, trace) = (file("logits"), file("trace"));
+    let arguments = [
+        "run",
+        "-m",
+        &tiny(),
+        "--prompt-ids",
+        "5,17,9",
+        "--json",
+        "--forced",
+        &path(&file("forced")),
+        "--logits",
+        &path(&logits),
+        "--trace",
+        &path(&trace),
+    ];
+    let (out, _) = expect(&arguments, 0);
+    let object: serde_json::Value = serde_json::from_str(&out).expect("one JSON object");
+    assert_eq!(object["answer_ids"], serde_json::json!([7, 8, 9]));
+    let bytes = std::fs::read(&logits).expect("logits");
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    let tensor = tensors.tensor("logits").expect("logits");
+    let trace = std::fs::read_to_string(&trace).expect("a trace");
+    let trace: serde_json::Value = serde_json::from_str(&trace).expect("JSON");
+    let positions = trace.as_array().expect("a list").len();
+    assert_eq!(tensor.shape(), [positions, 640]);
+    assert!((3..=6).contains(&positions), "{positions}");
+}
+
+#[test]
+fn ids_of_another_model_are_refused_with_the_command_to_run() {
+    let (out, err) = expect(&["run", "-m", &tiny(), "--prompt-ids", "5,640"], 2);
+    assert!(out.is_empty() && err.contains("640") && err.contains("millstream run -m"), "{err}");
+    expect(&["run", "-m", &tiny(), "--prompt-ids", "5,640", "--force"], 2);
+    expect(&["run", "-m", &tiny(), "--prompt-ids", "5,639", "--max-tokens", "1"], 0);
+}
+
+#[test]
+fn wrong_use_is_2_and_a_bad_model_is_1() {
+    let tiny = tiny();
+    for arguments in [
+        &["run", "--fast"][..],
+        &["run", "-m", &tiny],
+        &["run", "-m", &tiny, "--prompt-ids", "5", "Hello"],
+        &["run", "--temperature", "-1"],
+        &["run", "--top-p", "1.5"],
+        &["run", "--memory", "lots"],
+        &["run", "--memory", "1MiB"],
+        &["run", "--context", "5"],
+        &["run", "--threads", "0"],
+        &["run", "--topology", "sideways"],
+        &["run", "--forced", "/nonexistent"],
+        &["fly"],
+    ] {
+        let (out, err) = expect(arguments, 2);
+        assert!(out.is_empty() && err.contains("error: "), "{arguments:?}: {out}{err}");
+    }
+    let (_, err) = expect(&["run", "-m", "/nonexistent", "Hello"], 1);
+    assert!(err.contains("/nonexistent"), "{err}");
+    let (_, err) = expect(&["run", "--logits", "/nonexistent/file"], 1);
+    assert!(err.contains("/nonexistent/file"), "{err}");
+}
+
+#[test]
+fn flag_beats_variable_and_variable_beats_default() {
+    let tokens = |arguments: &[&str]| {
+        let mut command = millstream(arguments);
+        let output = command.env("MILLSTREAM_MAX_TOKENS", "3").output().expect("it starts");
+        let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        object["answer_ids"].as_array().expect("ids").len()
+    };
+    assert_eq!(tokens(&["run", "--json"]), 3);
+    assert_eq!(tokens(&["run", "--json", "--max-tokens", "2"]), 2);
+}
+
+#[test]
+fn reader_that_goes_away_ends_the_command_quietly() {
+    let mut child = millstream(&["run", "--max-tokens", "400", "--ignore-eos"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(!text(&output.stderr).contains("panicked"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn inspect_and_topology_speak_to_people_and_programs() {
+    let (out, _) = expect(&["inspect", &tiny()], 0);
+    assert!(out.contains("glm_moe_dsa"), "{out}");
+    let (out, _) = expect(&["inspect", "--json"], 0);
+    let object: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(object["dimensions"]["experts"], 48);
+    let (out, _) = expect(&["topology", "--topology", "pack:2 numa:1 core:4 pu:2"], 0);
+    assert!(out.contains("package 1"), "{out}");
+    let (out, _) = expect(&["topology", "--json"], 0);
+    let object: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert!(object["plan"]["threads"].as_u64().expect("a count") > 0);
+}
