@@ -15,11 +15,8 @@ const ANSWER: usize = 128;
 fn measure(threads: usize, slots: usize) -> Vec<Statistics> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nano-glm-dsa");
     let model = Model::open(&directory).expect("the embedded model's files");
-    let options = Options {
-        threads: Some(threads),
-        experts_per_layer: Some(slots),
-        ..Options::default()
-    };
+    let options =
+        Options { threads: Some(threads), experts_per_layer: Some(slots), ..Options::default() };
     let engine = Engine::start(model, &options).expect("the engine starts");
     let prompt: Vec<u32> = (0..PROMPT as u32).map(|i| 200 + i * 7 % 2000).collect();
     let run = |_| {
@@ -40,7 +37,9 @@ fn main() {
     let quick = std::env::args().any(|argument| argument == "--test");
     let settings: &[(usize, usize)] =
         if quick { &[(1, 48)] } else { &[(1, 48), (2, 48), (1, 8), (2, 8), (1, 1)] };
-    println!("threads  slots  pp{PROMPT} tok/s  tg{ANSWER} tok/s  hits %  read MB/token  weights GB/s");
+    println!(
+        "threads  slots  pp{PROMPT} tok/s  tg{ANSWER} tok/s  hits %  read MB/token  weights GB/s"
+    );
     for &(threads, slots) in settings {
         let runs = measure(threads, slots);
         let of = |figure: &dyn Fn(&Statistics) -> f64| median(runs.iter().map(figure).collect());

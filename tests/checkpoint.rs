@@ -5,10 +5,11 @@
 mod checkpoint_files;
 
 use checkpoint_files::{TestModel, TestTensor, file_bytes};
+use millstream::checkpoint::ModelFiles;
 use millstream::checkpoint::describe::describe;
-use millstream::checkpoint::{ModelFiles, resident_parts};
 use millstream_kernels::WeightFormat;
 use millstream_stages::ids::{ExpertId, LayerId};
+use millstream_stages::parts::resident_parts;
 use millstream_stages::spec::{AttentionSpec, IndexerUse};
 use millstream_stages::weights::{ExpertParts, Matrix, MatrixData, Part, WeightSource};
 use safetensors::Dtype;

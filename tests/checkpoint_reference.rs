@@ -1,10 +1,11 @@
 //! The reference models that Hugging Face transformers wrote: real files of the family, in bf16,
 //! f32 and fp8, open without a stranger, and their experts unpack to what their tensors hold.
 
+use millstream::checkpoint::ModelFiles;
 use millstream::checkpoint::describe::describe;
-use millstream::checkpoint::{ModelFiles, resident_parts};
 use millstream_kernels::WeightFormat;
 use millstream_stages::ids::{ExpertId, LayerId};
+use millstream_stages::parts::resident_parts;
 use millstream_stages::weights::{ExpertParts, MatrixData, Part, WeightSource};
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -3,11 +3,11 @@
 //! Counts tensors and bytes from the headers; nothing is loaded. [`Description`] serialises to
 //! JSON with units in its names and prints as text.
 
-use super::parts::{expert_parts, resident_parts};
 use super::source::ModelFiles;
 use super::stored::StoredTensor;
 use millstream_kernels::{StoredFormat, WeightFormat};
 use millstream_stages::ids::{ExpertId, LayerId};
+use millstream_stages::parts::{expert_parts, resident_parts};
 use millstream_stages::spec::{AttentionSpec, FfnSpec, IndexerUse};
 use millstream_stages::weights::Part;
 use serde::Serialize;

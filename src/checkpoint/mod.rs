@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `header.rs`, `index.rs`, `object.rs` | read the formats' JSON as text from a stranger |
 //! | `directory.rs` | finds and opens the files, knows where each tensor lies |
-//! | `parts.rs` | which tensors of which shape a model of a given spec has |
 //! | `stored.rs`, `experts.rs` | one tensor or expert as stored, and its way to kernel weights |
 //! | `source.rs` | [`ModelFiles`]: all of it as the stages' `WeightSource` |
 //! | `describe.rs` | what `inspect` shows of it |
@@ -21,14 +20,12 @@ pub mod header;
 mod header_fault;
 pub mod index;
 mod object;
-mod parts;
 mod source;
 mod stored;
 
 pub use directory::{Checkpoint, TensorPlace};
 pub use error::{OpenError, TensorError, TensorFault};
 pub use experts::LayerExperts;
-pub use parts::{expert_parts, part_shape, resident_parts};
 pub use source::ModelFiles;
 pub use stored::{Run, StoredTensor};
 

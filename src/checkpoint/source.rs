@@ -8,12 +8,12 @@
 use super::directory::Checkpoint;
 use super::error::{OpenError, TensorError, TensorFault};
 use super::experts::LayerExperts;
-use super::parts::{expert_parts, is_vector, part_shape, resident_parts};
 use super::stored::{self, Run, StoredTensor};
 use crate::families::config::CONFIG_BYTES_MAX;
 use crate::families::{self, Blueprint, ConfigReader};
 use millstream_kernels::{StoredFormat, WeightFormat};
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
+use millstream_stages::parts::{expert_parts, is_vector, part_shape, resident_parts};
 use millstream_stages::weights::{
     ExpertParts, Extent, Matrix, MatrixData, Part, SourceError, WeightSource,
 };

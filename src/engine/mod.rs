@@ -71,7 +71,9 @@ pub enum EngineError {
         model_max: usize,
     },
     /// Not even one slot a layer fits.
-    #[error("the memory allowed doesn't hold the model:\n{table}\nraise --memory, or lower --context or --experts-per-layer")]
+    #[error(
+        "the memory allowed doesn't hold the model:\n{table}\nraise --memory, or lower --context or --experts-per-layer"
+    )]
     Memory {
         /// Where it would go.
         table: MemoryTable,
@@ -80,7 +82,9 @@ pub enum EngineError {
     #[error("the prompt has no tokens; give at least one")]
     EmptyPrompt,
     /// A token that the model doesn't have.
-    #[error("{what}: token {token} isn't in the model's vocabulary of {vocabulary}; these ids belong to another model")]
+    #[error(
+        "{what}: token {token} isn't in the model's vocabulary of {vocabulary}; these ids belong to another model"
+    )]
     Token {
         /// Which list it is in.
         what: &'static str,
@@ -90,7 +94,9 @@ pub enum EngineError {
         vocabulary: usize,
     },
     /// The prompt doesn't fit.
-    #[error("the prompt has {tokens} tokens and the context holds {context}, the answer included; raise --context (the model allows {model_max}) or shorten the prompt")]
+    #[error(
+        "the prompt has {tokens} tokens and the context holds {context}, the answer included; raise --context (the model allows {model_max}) or shorten the prompt"
+    )]
     ContextExceeded {
         /// Tokens of the prompt.
         tokens: usize,
@@ -206,7 +212,8 @@ impl Engine {
         &self,
         requests: &[Request],
     ) -> Result<Vec<Result<Answer, EngineError>>, EngineError> {
-        let submitted: Vec<_> = requests.iter().map(|r| self.submit(r)).collect::<Result<_, _>>()?;
+        let submitted: Vec<_> =
+            requests.iter().map(|r| self.submit(r)).collect::<Result<_, _>>()?;
         let last = |events: Receiver<Event>| loop {
             match events.recv() {
                 Ok(Event::Token(_)) => {}
@@ -234,13 +241,12 @@ impl Engine {
         if request.prompt_ids.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
-        let known = |what: &'static str, ids: &[u32]| {
-            match ids.iter().find(|&&id| id as usize >= self.vocabulary) {
-                None => Ok(()),
-                Some(&token) => {
-                    Err(EngineError::Token { what, token, vocabulary: self.vocabulary })
-                }
-            }
+        let known = |what: &'static str, ids: &[u32]| match ids
+            .iter()
+            .find(|&&id| id as usize >= self.vocabulary)
+        {
+            None => Ok(()),
+            Some(&token) => Err(EngineError::Token { what, token, vocabulary: self.vocabulary }),
         };
         known("the prompt", &request.prompt_ids)?;
         known("the forced ids", request.forced.as_deref().unwrap_or(&[]))?;

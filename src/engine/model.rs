@@ -1,8 +1,9 @@
 //! A model that the engine can start: spec, weights and a reader of its files.
 
 use super::EngineError;
-use crate::checkpoint::{ModelFiles, resident_parts};
+use crate::checkpoint::ModelFiles;
 use millstream_stages::load::{PreadReader, Reader};
+use millstream_stages::parts::resident_parts;
 use millstream_stages::spec::ModelSpec;
 use millstream_stages::weights::WeightSource;
 use std::path::Path;

@@ -15,7 +15,8 @@ pub struct Request {
     pub sampling: Sampling,
     /// Any of these ends the answer.
     pub stop_ids: Vec<u32>,
-    /// Feed these instead of what is sampled, so that routing is the same in every run.
+    /// Feed these instead of what is sampled, so that routing is the same in every run; nothing
+    /// else ends the answer then.
     pub forced: Option<Vec<u32>>,
     /// Keep the logits of every position.
     pub keep_logits: bool,

@@ -104,7 +104,8 @@ impl Sequence {
             self.ending = Some(Finish::Cancelled);
             return;
         }
-        self.ending = if self.request.stop_ids.contains(&token) {
+        let is_stop = self.request.forced.is_none() && self.request.stop_ids.contains(&token);
+        self.ending = if is_stop {
             Some(Finish::Stop)
         } else if self.is_long_enough() {
             Some(Finish::Length)

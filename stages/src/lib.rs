@@ -24,6 +24,8 @@ pub mod load;
 #[cfg(not(loom))]
 mod matmul;
 #[cfg(not(loom))]
+pub mod parts;
+#[cfg(not(loom))]
 pub mod pipeline;
 #[cfg(not(loom))]
 pub mod placed;

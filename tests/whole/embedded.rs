@@ -16,8 +16,7 @@ fn start(directory: &Path) -> Engine {
 
 fn heldout_ids() -> Vec<u32> {
     let text = std::fs::read_to_string(data().join("nano-glm-dsa/heldout_ids.json"));
-    let file: serde_json::Value =
-        serde_json::from_str(&text.expect("held-out ids")).expect("JSON");
+    let file: serde_json::Value = serde_json::from_str(&text.expect("held-out ids")).expect("JSON");
     serde_json::from_value(file["tokens"].clone()).expect("a list of ids")
 }
 
@@ -28,10 +27,7 @@ fn heldout_loss(engine: &Engine) -> f64 {
     let mut sum = 0.0;
     for first in (0..predictions).step_by(WINDOW) {
         let end = predictions.min(first + WINDOW);
-        let request = Request {
-            keep_logits: true,
-            ..Request::greedy(ids[first..end].to_vec(), 0)
-        };
+        let request = Request { keep_logits: true, ..Request::greedy(ids[first..end].to_vec(), 0) };
         let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(()));
         let logits = answer.expect("it runs").logits.expect("kept");
         let vocabulary = logits.len() / (end - first);
@@ -82,9 +78,8 @@ fn bf16_original_keeps_loss_and_greedy_text() {
     println!("bf16: held-out loss {loss:.5}, reference {expected:.5}");
     assert!((loss - expected).abs() < 0.001, "{loss} against {expected}");
     for case in reference["greedy"].as_array().expect("cases") {
-        let ids = |key: &str| -> Vec<u32> {
-            serde_json::from_value(case[key].clone()).expect("ids")
-        };
+        let ids =
+            |key: &str| -> Vec<u32> { serde_json::from_value(case[key].clone()).expect("ids") };
         let margins: Vec<f64> = serde_json::from_value(case["margin"].clone()).expect("margins");
         let expected = ids("greedy_ids");
         let request = Request::greedy(ids("prompt_ids"), expected.len());

@@ -1,9 +1,9 @@
 //! The engine on the reference models: the pipeline gives what the straight-line pass gives, at
 //! every way of reading a prompt.
 
+use crate::support::{Case, Reference, argmax, data, max_distance};
 use millstream::engine::{Engine, Model, Options, Request};
 use millstream::sampler::Sampling;
-use crate::support::{Case, Reference, argmax, data, max_distance};
 
 const MODELS: [&str; 3] = ["glm-dsa", "glm-dsa-grp-tied-f32", "glm-dsa-fp8"];
 
@@ -48,7 +48,11 @@ fn check_case(reference: &Reference, case: &Case, chunk: usize) -> Vec<f32> {
     let worst = max_distance(&logits[first * vocabulary..], &tail);
     let (_, exact) = reference.f32(case, "logits_last_f64").expect("float64 logits");
     let last = max_distance(&logits[first * vocabulary..][..vocabulary], &exact);
-    assert!(worst <= tolerance && last <= tolerance, "{} in chunks of {chunk}: {worst:.2e}", case.name);
+    assert!(
+        worst <= tolerance && last <= tolerance,
+        "{} in chunks of {chunk}: {worst:.2e}",
+        case.name
+    );
     for (index, logits) in logits[first * vocabulary..].chunks(vocabulary).enumerate() {
         if let Some(&token) = case.greedy.get(index) {
             assert_eq!(argmax(logits), token, "{}: greedy token {index}", case.name);

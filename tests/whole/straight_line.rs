@@ -1,9 +1,9 @@
 //! The straight-line pass equals the reference: logits, greedy tokens, experts, index selections.
 
+use crate::support::{Case, Reference, argmax, data, max_distance};
 use millstream::checkpoint::ModelFiles;
 use millstream_stages::ids::LayerId;
 use millstream_stages::straight_line::{Step, StraightLine};
-use crate::support::{Case, Reference, argmax, data, max_distance};
 
 /// A choice may flip only where a float64 pass shows a gap under this.
 const FLIP_GAP_MAX: f64 = 2e-5;
@@ -37,16 +37,14 @@ fn check_logits(reference: &Reference, case: &Case, steps: &[Step<f32>]) {
     let (_, exact) = reference.f32(case, "logits_last_f64").expect("float64 logits");
     let last = max_distance(&steps[first].logits, &exact);
     let tolerance = reference.tolerance();
-    println!("{}: logits within {worst:.2e}, float64 {last:.2e} (allowed {tolerance:.1e})", case.name);
+    println!(
+        "{}: logits within {worst:.2e}, float64 {last:.2e} (allowed {tolerance:.1e})",
+        case.name
+    );
     assert!(worst <= tolerance && last <= tolerance, "{}: logits are off", case.name);
 }
 
-fn check_choices(
-    reference: &Reference,
-    case: &Case,
-    steps: &[Step<f32>],
-    exact: &[Step<f64>],
-) {
+fn check_choices(reference: &Reference, case: &Case, steps: &[Step<f32>], exact: &[Step<f64>]) {
     for layer in 0..steps[0].choices.len() {
         let id = LayerId(layer as u32);
         if let Some((shape, ids)) = reference.integers(case, &format!("router_ids.{layer}")) {

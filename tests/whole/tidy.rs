@@ -132,7 +132,8 @@ fn code(line: &str) -> &str {
 
 fn has_unsafe(line: &str) -> bool {
     let code = code(line);
-    let word = |part: &str| part.trim_matches(|c: char| !c.is_alphanumeric() && c != '_') == "unsafe";
+    let word =
+        |part: &str| part.trim_matches(|c: char| !c.is_alphanumeric() && c != '_') == "unsafe";
     code.split_whitespace().any(word) && !code.contains('"')
 }
 

@@ -5,7 +5,8 @@
 
 use super::random::Random;
 use crate::ids::{ExpertId, FileId, LayerId};
-use crate::spec::{AttentionSpec, FfnSpec, IndexerUse, MlaSpec, ModelSpec, MoeSpec};
+use crate::parts::part_shape;
+use crate::spec::ModelSpec;
 use crate::weights::{ExpertParts, Extent, Matrix, MatrixData, Part, SourceError, WeightSource};
 use millstream_kernels::WeightFormat;
 
@@ -67,7 +68,8 @@ impl RandomModel {
     }
 
     fn draw(&self, layer: Option<LayerId>, part: Part) -> Matrix {
-        let [rows, cols] = shape_of(&self.spec, layer, part);
+        let shape = part_shape(&self.spec, layer, part);
+        let [rows, cols] = shape.expect("a part that the model has");
         let mut random = Random::new(self.seed ^ name_hash(layer, part));
         let (centre, spread) = match part {
             Part::InputNorm
@@ -121,61 +123,4 @@ fn name_hash(layer: Option<LayerId>, part: Part) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })
-}
-
-fn shape_of(spec: &ModelSpec, layer: Option<LayerId>, part: Part) -> [usize; 2] {
-    let hidden = spec.hidden;
-    let Some(layer) = layer else {
-        return match part {
-            Part::FinalNorm => [1, hidden],
-            _ => [spec.vocabulary, hidden],
-        };
-    };
-    let layer = &spec.layers[layer.index()];
-    let AttentionSpec::Mla(mla) = &layer.attention;
-    match &layer.ffn {
-        FfnSpec::Dense { intermediate } => match part {
-            Part::DenseGate | Part::DenseUp => [*intermediate, hidden],
-            Part::DenseDown => [hidden, *intermediate],
-            _ => attention_shape(mla, hidden, part),
-        },
-        FfnSpec::Moe(moe) => {
-            mixture_shape(moe, hidden, part).unwrap_or_else(|| attention_shape(mla, hidden, part))
-        }
-    }
-}
-
-fn mixture_shape(moe: &MoeSpec, hidden: usize, part: Part) -> Option<[usize; 2]> {
-    Some(match part {
-        Part::Router => [moe.experts, hidden],
-        Part::RouterBias => [1, moe.experts],
-        Part::SharedGate | Part::SharedUp => [moe.shared_intermediate, hidden],
-        Part::SharedDown => [hidden, moe.shared_intermediate],
-        Part::ExpertGate(_) | Part::ExpertUp(_) => [moe.intermediate, hidden],
-        Part::ExpertDown(_) => [hidden, moe.intermediate],
-        _ => return None,
-    })
-}
-
-fn attention_shape(mla: &MlaSpec, hidden: usize, part: Part) -> [usize; 2] {
-    let index = match &mla.indexer {
-        IndexerUse::Full(indexer) => (indexer.heads, indexer.dim),
-        _ => (0, 0),
-    };
-    match part {
-        Part::InputNorm | Part::PostNorm | Part::OutputBias => [1, hidden],
-        Part::QueryDown => [mla.query_rank, hidden],
-        Part::QueryDownBias | Part::QueryNorm => [1, mla.query_rank],
-        Part::QueryUp => [mla.heads * (mla.nope_dim + mla.rope_dim), mla.query_rank],
-        Part::LatentDown => [mla.latent_rank + mla.rope_dim, hidden],
-        Part::LatentDownBias => [1, mla.latent_rank + mla.rope_dim],
-        Part::LatentNorm => [1, mla.latent_rank],
-        Part::LatentUp => [mla.heads * (mla.nope_dim + mla.value_dim), mla.latent_rank],
-        Part::Output => [hidden, mla.heads * mla.value_dim],
-        Part::IndexQuery => [index.0 * index.1, mla.query_rank],
-        Part::IndexKey => [index.1, hidden],
-        Part::IndexKeyNorm | Part::IndexKeyNormBias => [1, index.1],
-        Part::IndexWeights => [index.0, hidden],
-        other => panic!("{other:?} isn't a tensor of such a layer"),
-    }
 }

@@ -1,11 +1,11 @@
 //! Which tensors a model of a given spec has, and of which shape.
 //!
-//! Family-independent: derived from the [`ModelSpec`] alone, in the words of [`Part`]. The opener
+//! Family-independent: derived from the [`ModelSpec`] alone, in the words of [`Part`]. The checkpoint
 //! checks every file against these lists; the shapes are those documented at [`Part`].
 
-use millstream_stages::ids::{ExpertId, LayerId};
-use millstream_stages::spec::{AttentionSpec, FfnSpec, IndexerUse, LayerSpec, ModelSpec};
-use millstream_stages::weights::Part;
+use crate::ids::{ExpertId, LayerId};
+use crate::spec::{AttentionSpec, FfnSpec, IndexerUse, LayerSpec, ModelSpec};
+use crate::weights::Part;
 
 /// The tensors of a model that stay in memory, in the order in which they are used.
 pub fn resident_parts(spec: &ModelSpec) -> Vec<(Option<LayerId>, Part)> {
