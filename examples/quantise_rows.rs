@@ -102,6 +102,9 @@ impl Out {
         };
         let mut wide = vec![0.0; rows * cols];
         format.widen(view.data(), &[], rows, cols, &mut wide);
+        if let Some(weight) = wide.iter().find(|weight| !weight.is_finite()) {
+            return Err(format!("{name} holds {weight}, which can't be rounded").into());
+        }
         let mut rounded = Vec::with_capacity(rows * cols);
         let mut scales = Vec::with_capacity(rows * 4);
         for row in wide.chunks_exact(cols) {

@@ -278,6 +278,15 @@ mod tests {
     }
 
     #[test]
+    fn uniform_takes_the_upper_bits_of_both_words() {
+        let expected = (0xe169_c58d_6627_e8d5_u64 >> 11) as f64 / (1u64 << 53) as f64;
+        assert_eq!(uniform(0, 0, 0), expected);
+        assert!(uniform(1, 0, 0) != expected && uniform(0, 1, 0) != expected);
+        assert!(uniform(0, 0, 1) != expected && uniform(0, 0, 1 << 32) != uniform(0, 0, 1));
+        assert!(uniform(1 << 32, 0, 0) != uniform(1, 0, 0));
+    }
+
+    #[test]
     fn greedy_takes_the_lowest_id_of_equals() {
         let mut sampler = Sampler::new(5);
         let choose = |sampler: &mut Sampler, logits: &[f32]| {

@@ -74,7 +74,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
         assert_eq!(stop_ids(directory.path(), None).unwrap(), [0u32; 0]);
-        write("config.json", r#"{"eos_token_id": [30, 10]}"#);
+        write("config.json", r#"{"eos_token_id": [30, 10, 20]}"#);
+        assert_eq!(stop_ids(directory.path(), None).unwrap(), [10, 20, 30]);
         write("generation_config.json", r#"{"eos_token_id": 20}"#);
         assert_eq!(stop_ids(directory.path(), None).unwrap(), [10, 20, 30]);
         fs::copy(tiny().join("tokenizer.json"), directory.path().join("tokenizer.json")).unwrap();
