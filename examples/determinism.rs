@@ -6,7 +6,7 @@
 #[path = "../tests/whole/matrix.rs"]
 mod matrix;
 
-use matrix::{AXES, Run, axis_lengths, describe, expected_hash, hash_of, model};
+use matrix::{Run, axis_lengths, describe, expected_hash, hash_of, model};
 use millstream_kernels::WeightFormat;
 
 fn main() {

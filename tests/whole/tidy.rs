@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Where unsafe code may be.
-const UNSAFE_PLACES: [&str; 4] = [
+/// Where unsafe code may be; the queue's models share plain cells as its cursor does.
+const UNSAFE_PLACES: [&str; 5] = [
     "stages/src/queue/",
+    "stages/tests/loom_cursor.rs",
     "topology/src/arena/",
     "stages/src/load/uring.rs",
     "stages/kernels/src/simd/",
@@ -209,7 +210,7 @@ fn the_arrows_between_the_crates_point_one_way() {
     for (path, text) in sources() {
         for (place, names) in &forbidden {
             let uses = |name: &&str| text.lines().any(|line| code(line).contains(*name));
-            if path.starts_with(place) && names.iter().any(|name| uses(&name)) {
+            if path.starts_with(place) && names.iter().any(uses) {
                 faults.push(format!("{path}: uses what is above it"));
             }
         }
