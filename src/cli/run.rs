@@ -9,7 +9,7 @@ use super::prompt::{Prompt, PromptFlags, read_ids};
 use super::{Failure, print};
 use crate::engine::{Answer, Engine, Model, Request};
 use crate::sampler::Sampling;
-use crate::text::{TextError, TextStream, Tokenizer, stop_ids};
+use crate::text::{SamplingAdvice, TextError, TextStream, Tokenizer, sampling_advice, stop_ids};
 use clap::Args;
 use std::fs::OpenOptions;
 use std::ops::ControlFlow;
@@ -27,12 +27,13 @@ pub struct RunArgs {
     /// Tokens of the answer at most
     #[arg(long, env = "MILLSTREAM_MAX_TOKENS", default_value = "128", value_name = "N")]
     max_tokens: usize,
-    /// 0 always takes the likeliest token; higher is more varied
-    #[arg(long, env = "MILLSTREAM_TEMPERATURE", default_value = "0", value_name = "T")]
-    temperature: f32,
-    /// Draw from the likeliest tokens whose probabilities reach this sum
-    #[arg(long, env = "MILLSTREAM_TOP_P", default_value = "1", value_name = "P")]
-    top_p: f32,
+    /// 0 always takes the likeliest token; higher is more varied [default: what the model's
+    /// generation_config.json advises for text, 0 for ids]
+    #[arg(long, env = "MILLSTREAM_TEMPERATURE", value_name = "T")]
+    temperature: Option<f32>,
+    /// Draw from the likeliest tokens whose probabilities reach this sum [default: as above, or 1]
+    #[arg(long, env = "MILLSTREAM_TOP_P", value_name = "P")]
+    top_p: Option<f32>,
     /// Which draw; the same seed gives the same answer
     #[arg(long, env = "MILLSTREAM_SEED", default_value = "0", value_name = "N")]
     seed: u64,
@@ -59,8 +60,6 @@ pub struct RunArgs {
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
-    let sampling = Sampling { temperature: args.temperature, top_p: args.top_p, seed: args.seed };
-    sampling.check().map_err(|error| Failure::Usage(error.to_string()))?;
     let mut options = args.engine.options()?;
     options.trace = args.trace.is_some();
     if args.logits.is_some() {
@@ -72,6 +71,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
 
     let directory = args.model.directory()?;
+    let sampling = sampling(args, &directory)?;
     let model = Model::open(&directory)?;
     let vocabulary = model.spec.vocabulary;
     let tokenizer = Tokenizer::open(&directory)?;
@@ -127,6 +127,21 @@ impl From<TextError> for Failure {
     fn from(error: TextError) -> Failure {
         Failure::failed(error)
     }
+}
+
+/// The flags, or else the makers' advice, which is about text: ids are fed to compare engines.
+fn sampling(args: &RunArgs, directory: &Path) -> Result<Sampling, Failure> {
+    let advice = match args.prompt.prompt_ids {
+        Some(_) => SamplingAdvice::default(),
+        None => sampling_advice(directory)?,
+    };
+    let sampling = Sampling {
+        temperature: args.temperature.or(advice.temperature).unwrap_or(0.0),
+        top_p: args.top_p.or(advice.top_p).unwrap_or(1.0),
+        seed: args.seed,
+    };
+    sampling.check().map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(sampling)
 }
 
 /// Every token that one of the model's files calls an end.

@@ -5,11 +5,13 @@
 //! | `tokenizer.rs` | text to ids and back, from `tokenizer.json` |
 //! | `stream.rs` | ids to text as they arrive, never half a character |
 //! | `template.rs`, `date.rs` | a conversation to the text that the model was trained on |
+//! | `advice.rs` | how the model's makers advise to sample |
 //! | `specials.rs` | which tokens begin and end things |
 //! | `files.rs` | reads a model's text files within bounds |
 //!
 //! The command line and the server use it; the engine and the stages know ids only.
 
+mod advice;
 mod date;
 mod files;
 mod specials;
@@ -17,6 +19,7 @@ mod stream;
 mod template;
 mod tokenizer;
 
+pub use advice::{SamplingAdvice, sampling_advice};
 pub use files::TextError;
 pub use specials::stop_ids;
 pub use stream::TextStream;

@@ -41,14 +41,17 @@ const ANSWER: &str = " it is not so. But I am sure I am not to be";
 
 #[test]
 fn bare_run_writes_english_to_stdout_and_the_rest_to_stderr() {
-    let (out, err) = expect(&["run", "--max-tokens", "16"], 0);
+    let (out, err) = expect(&["run", "--temperature", "0", "--max-tokens", "16"], 0);
     assert!(out.trim_end().starts_with(ANSWER) && out.ends_with('\n'), "{out:?}");
+    let (sampled, _) = expect(&["run"], 0);
+    assert!(sampled.split_whitespace().count() > 50 && sampled.is_ascii(), "{sampled}");
+    assert_eq!(expect(&["run"], 0).0, sampled, "the makers' advice is followed by one seed");
     assert!(err.contains("prompt: It is a truth") && err.contains("tok/s"), "{err}");
 }
 
 #[test]
 fn one_object_holds_ids_text_and_figures() {
-    let (out, _) = expect(&["run", "--json", "--max-tokens", "14", "--ignore-eos"], 0);
+    let (out, _) = expect(&["run", "--json", "--max-tokens", "14", "--temperature", "0"], 0);
     let object: serde_json::Value = serde_json::from_str(&out).expect("one JSON object");
     assert_eq!(object["answer_ids"].as_array().expect("ids").len(), 14);
     assert_eq!(object["prompt_ids"][0], 2389);
