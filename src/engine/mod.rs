@@ -36,9 +36,6 @@ use sequence::Event;
 use std::ops::ControlFlow;
 use std::thread::JoinHandle;
 
-/// Tokens that may wait for a slow caller before its sequence waits for it.
-const EVENTS_MAX: usize = 1024;
-
 /// Why the engine can't do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -227,7 +224,8 @@ impl Engine {
     fn submit(&self, request: &Request) -> Result<(u64, Receiver<Event>), EngineError> {
         self.check(request)?;
         let number = self.next_number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let (events, receiver) = bounded(EVENTS_MAX);
+        // Room for all that can come, so that a slow caller never holds up the scheduler.
+        let (events, receiver) = bounded(request.answer_max().min(self.context) + 1);
         self.send(Command::Submit { number, request: request.clone(), events })?;
         Ok((number, receiver))
     }

@@ -5,6 +5,7 @@ mod determinism;
 mod embedded;
 mod engine;
 mod matrix;
+mod requests;
 mod straight_line;
 mod support;
 mod tidy;
