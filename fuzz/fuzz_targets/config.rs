@@ -1,12 +1,12 @@
 //! Fuzzes `config.json`: no panic, and an accepted model has tensors of sane shapes.
 //!
-//! Run with `RUSTC_BOOTSTRAP=1 cargo fuzz run config fuzz/corpus/config fuzz/seeds/config`; the
+//! Run with `bash tools/fuzz.sh 60 config`; the
 //! seeds are small configurations of every family, and new finds go to the corpus.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millstream::checkpoint::{part_shape, resident_parts};
 use millstream::families::{ConfigReader, blueprint};
+use millstream_stages::parts::{part_shape, resident_parts};
 
 fuzz_target!(|text: &[u8]| {
     let Ok(config) = ConfigReader::parse("config.json", text) else { return };

@@ -1,6 +1,6 @@
 //! Fuzzes the header of safetensors files: no panic, and what is accepted keeps its promises.
 //!
-//! Run with `RUSTC_BOOTSTRAP=1 cargo fuzz run header fuzz/corpus/header fuzz/seeds/header`; the
+//! Run with `bash tools/fuzz.sh 60 header`; the
 //! seeds are small valid files, and new finds go to the corpus.
 #![no_main]
 

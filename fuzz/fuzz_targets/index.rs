@@ -1,7 +1,7 @@
 //! Fuzzes `model.safetensors.index.json`: no panic, and every accepted file name is plain.
 //!
-//! Run with `RUSTC_BOOTSTRAP=1 cargo fuzz run index fuzz/corpus/index fuzz/seeds/index`; the seeds
-//! are small indexes, and new finds go to the corpus.
+//! Run with `bash tools/fuzz.sh 60 index`; the seeds are small indexes, and new finds go to the
+//! corpus.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -261,17 +261,17 @@ impl Engine {
     }
 }
 
-/// What will run, in a few lines.
+/// What will run, in one line.
 fn start_line(setup: &Setup) -> String {
     let plan = &setup.plan;
+    let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     format!(
-        "{}; {} kernels, policy {}, {} threads on {} node{}{}, spin {} us; {}",
+        "{}; {} kernels, policy {}, {} on {}{}, spin {} us; {}",
         plan.machine_summary,
         setup.kernels.isa(),
         plan.policy,
-        plan.threads,
-        plan.nodes.len(),
-        if plan.nodes.len() == 1 { "" } else { "s" },
+        count(plan.threads, "thread"),
+        count(plan.nodes.len(), "node"),
         if plan.virtual_nodes { " (virtual: not this machine's)" } else { "" },
         plan.spin_us,
         setup.limits
