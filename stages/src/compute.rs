@@ -8,7 +8,7 @@
 use crate::limits::{JOB_COLUMNS, Limits};
 use crate::placed::{PlacedRows, PlacedSlices, PlacedUnit, SliceMap, Subtree};
 use crate::queue::{Executor, Grid, Job, JobList, TILES_MAX, Task, Tile};
-use crate::spec::{AttentionSpec, FfnSpec, IndexerUse, LayerSpec, ModelSpec};
+use crate::spec::{FfnSpec, LayerSpec, ModelSpec};
 use millstream_kernels::{Activations, Kernels, Weights};
 use millstream_topology::arena::{LayerArena, ReadLease};
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl Compute {
         let rows = limits.rows_max;
         let inner = spec.layers.iter().map(inner_width).max().unwrap_or(0);
         Compute {
-            jobs: JobList::new(map.nodes, jobs_max(spec, limits)),
+            jobs: JobList::new(map.nodes, executor.jobs_max()),
             identity: (0..rows as u32).collect(),
             partials: vec![0.0; map.subtrees.len() * rows * spec.hidden],
             inner: vec![0.0; rows * inner],
@@ -281,7 +281,7 @@ impl Compute {
 }
 
 /// Width of the activations between gate/up and down, over all slices.
-fn inner_width(layer: &LayerSpec) -> usize {
+pub fn inner_width(layer: &LayerSpec) -> usize {
     match &layer.ffn {
         FfnSpec::Dense { intermediate } => *intermediate,
         FfnSpec::Moe(moe) => moe.intermediate.max(moe.shared_intermediate),
@@ -292,35 +292,6 @@ fn inner_width(layer: &LayerSpec) -> usize {
 /// where a vocabulary is so large that its tiles wouldn't fit one grid.
 pub fn job_columns(rows: usize) -> usize {
     JOB_COLUMNS * rows.div_ceil(JOB_COLUMNS * TILES_MAX).max(1)
-}
-
-/// The longest job list of one node.
-pub fn jobs_max(spec: &ModelSpec, limits: &Limits) -> usize {
-    let tiles = |rows: usize| rows.div_ceil(JOB_COLUMNS);
-    let mut most = tiles(spec.vocabulary).max(tiles(spec.hidden) * 8).max(limits.rows_max);
-    for layer in &spec.layers {
-        let AttentionSpec::Mla(mla) = &layer.attention;
-        let query = tiles(mla.heads * (mla.nope_dim + mla.rope_dim));
-        let inner = tiles(inner_width(layer)) + 8;
-        let experts = layer.moe().map_or(0, |moe| tiles(moe.experts));
-        let index = match &mla.indexer {
-            IndexerUse::Full(indexer) => tiles(indexer.heads * indexer.dim),
-            _ => 0,
-        };
-        most = [most, query, inner, experts, index].into_iter().fold(0, usize::max);
-    }
-    // Attention and index scores fill a grid at most.
-    most.max(TILES_MAX)
-}
-
-/// f32 elements of scratch that a job may need.
-pub fn scratch_len(spec: &ModelSpec, limits: &Limits) -> usize {
-    let attention = spec.layers.iter().map(|layer| {
-        let AttentionSpec::Mla(mla) = &layer.attention;
-        crate::attend::scratch_len(mla)
-    });
-    let tiles = 5 * limits.rows_max * job_columns(spec.vocabulary);
-    attention.fold(tiles, usize::max)
 }
 
 /// Rows of a matrix times rows of activations; a tile is [`JOB_COLUMNS`] weight rows.

@@ -3,7 +3,7 @@
 //! Counters are written by the seats with relaxed stores and read by the engine between steps; a
 //! figure may be one message old, never torn. [`LatencyHistogram`] is the home of hdrhistogram.
 
-use crate::stage::{STAGES, StageKind};
+use crate::kind::{STAGES, StageKind};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

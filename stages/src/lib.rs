@@ -5,10 +5,13 @@
 //! logits. See ARCHITECTURE.md, "One token's walk".
 
 pub mod ids;
+pub mod kind;
 pub mod queue;
 
 #[cfg(not(loom))]
 mod attend;
+#[cfg(not(loom))]
+pub mod bounds;
 #[cfg(not(loom))]
 mod combine;
 #[cfg(not(loom))]

@@ -5,8 +5,9 @@
 //! waves and takes finished ones; nothing else crosses.
 
 use crate::attend::{Attend, AttendWeights};
+use crate::bounds::{jobs_max, scratch_len};
 use crate::combine::Combine;
-use crate::compute::{Compute, job_columns, jobs_max, scratch_len};
+use crate::compute::{Compute, job_columns};
 use crate::gauge::Gauges;
 use crate::head::{Embed, Head};
 use crate::ids::{ExpertId, LayerId, SeatId};

@@ -1,0 +1,38 @@
+//! What an executor must offer for a model: the longest job list, and the scratch of one job.
+//!
+//! Made once at start from the model and its limits; crews and the simulation's crew are built to it.
+
+use crate::attend;
+use crate::compute::{inner_width, job_columns};
+use crate::limits::{JOB_COLUMNS, Limits};
+use crate::queue::TILES_MAX;
+use crate::spec::{AttentionSpec, IndexerUse, ModelSpec};
+
+/// The longest job list of one node.
+pub fn jobs_max(spec: &ModelSpec, limits: &Limits) -> usize {
+    let tiles = |rows: usize| rows.div_ceil(JOB_COLUMNS);
+    let mut most = tiles(spec.vocabulary).max(tiles(spec.hidden) * 8).max(limits.rows_max);
+    for layer in &spec.layers {
+        let AttentionSpec::Mla(mla) = &layer.attention;
+        let query = tiles(mla.heads * (mla.nope_dim + mla.rope_dim));
+        let inner = tiles(inner_width(layer)) + 8;
+        let experts = layer.moe().map_or(0, |moe| tiles(moe.experts));
+        let index = match &mla.indexer {
+            IndexerUse::Full(indexer) => tiles(indexer.heads * indexer.dim),
+            _ => 0,
+        };
+        most = [most, query, inner, experts, index].into_iter().fold(0, usize::max);
+    }
+    // Attention and index scores fill a grid at most.
+    most.max(TILES_MAX)
+}
+
+/// f32 elements of scratch that a job may need.
+pub fn scratch_len(spec: &ModelSpec, limits: &Limits) -> usize {
+    let attention = spec.layers.iter().map(|layer| {
+        let AttentionSpec::Mla(mla) = &layer.attention;
+        attend::scratch_len(mla)
+    });
+    let tiles = 5 * limits.rows_max * job_columns(spec.vocabulary);
+    attention.fold(tiles, usize::max)
+}
