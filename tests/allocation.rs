@@ -5,6 +5,7 @@ use millstream::sampler::Sampling;
 use millstream_kernels::WeightFormat;
 use millstream_stages::prefetch::Lookahead;
 use millstream_stages::simulation::{MemoryReader, RandomModel, small_spec};
+use millstream_stages::spec::ModelSpec;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
 use std::ops::ControlFlow;
@@ -16,9 +17,16 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Experts of a layer of the small model.
 const EXPERTS: usize = 6;
 
-/// Allocations and reallocations between the tenth and the fiftieth token.
+/// Tokens after which the measurement ends.
+const MEASURED: usize = 1500;
+/// What the channel to the caller keeps for a thread that sleeps on it for the first time, whenever
+/// that is: the only allocations that may fall into a measurement, on the caller's thread.
+const FIRST_SLEEP_ALLOCATIONS: usize = 2;
+
+/// Allocations and reallocations between the tenth token and the last one measured.
 fn allocations_in_decode(slots: usize, sampling: Sampling) -> usize {
-    let model = Arc::new(RandomModel::new(small_spec(), 1, WeightFormat::Bf16));
+    let spec = ModelSpec { context_max: 16_384, ..small_spec() };
+    let model = Arc::new(RandomModel::new(spec, 1, WeightFormat::Bf16));
     let source = model.clone();
     let engine_model = Model {
         spec: model.spec.clone(),
@@ -35,27 +43,31 @@ fn allocations_in_decode(slots: usize, sampling: Sampling) -> usize {
         ..Options::default()
     };
     let engine = Engine::start(engine_model, &options).expect("the engine starts");
-    let request = Request { sampling, ..Request::greedy(vec![1, 2, 3], 58) };
-    let mut counts = Vec::with_capacity(64);
+    // Far longer than what is measured: the answer's end, which allocates, must not come into it.
+    let request = Request { sampling, ..Request::greedy(vec![1, 2, 3], 16_000) };
+    let mut counts = Vec::with_capacity(2 * MEASURED);
     let count = || {
         let stats = ALLOCATOR.stats();
         stats.allocations + stats.reallocations
     };
     let answer = engine.generate(&request, &mut |_| {
         counts.push(count());
-        ControlFlow::Continue(())
+        if counts.len() > MEASURED { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let statistics = answer.expect("it runs").statistics;
     let streamed = slots < EXPERTS;
     assert_eq!(statistics.expert_misses > 60, streamed, "few slots mean many reads");
-    counts[50] - counts[10]
+    counts[MEASURED] - counts[10]
 }
 
 /// One test, so that nothing of the test harness runs beside a measurement.
 #[test]
 fn steady_decode_allocates_nothing() {
     let sampled = Sampling { temperature: 0.8, top_p: 0.9, seed: 3 };
-    assert_eq!(allocations_in_decode(EXPERTS, Sampling::GREEDY), 0, "resident");
-    assert_eq!(allocations_in_decode(2, Sampling::GREEDY), 0, "streamed");
-    assert_eq!(allocations_in_decode(EXPERTS, sampled), 0, "sampled");
+    assert!(
+        allocations_in_decode(EXPERTS, Sampling::GREEDY) <= FIRST_SLEEP_ALLOCATIONS,
+        "resident"
+    );
+    assert!(allocations_in_decode(2, Sampling::GREEDY) <= FIRST_SLEEP_ALLOCATIONS, "streamed");
+    assert!(allocations_in_decode(EXPERTS, sampled) <= FIRST_SLEEP_ALLOCATIONS, "sampled");
 }

@@ -12,6 +12,7 @@ use crate::sampler::Sampler;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use millstream_stages::ids::SequenceId;
 use millstream_stages::limits::{KV_BLOCK_ROWS, Limits};
+use millstream_stages::queue::prepare_thread;
 use millstream_stages::threads::Pipeline;
 use millstream_stages::wave::{Row, Wave};
 use std::collections::VecDeque;
@@ -66,6 +67,7 @@ impl Scheduler {
 
     /// Runs until the engine's handle is gone and everything admitted has ended.
     pub fn run(mut self) {
+        prepare_thread();
         loop {
             self.take_commands();
             self.admit();

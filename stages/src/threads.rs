@@ -9,7 +9,7 @@ use crate::ids::SeatId;
 use crate::limits::Limits;
 use crate::load::Reader;
 use crate::pipeline::{Assembly, Blueprint, StartError, assemble, executor_bounds};
-use crate::queue::{Crew, CrewPlan, NodeCrew};
+use crate::queue::{Crew, CrewPlan, NodeCrew, prepare_thread};
 use crate::seat::Seat;
 use crate::stage::Directory;
 use crate::wave::Wave;
@@ -98,6 +98,7 @@ impl Pipeline {
         let (id, spin) = (seat.id, self.spin);
         let body = move || {
             let _guard = DeathGuard { control: control.clone(), directory };
+            prepare_thread();
             control.pin(cpu);
             seat.run(&control.stop, spin);
         };

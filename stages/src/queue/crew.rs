@@ -6,7 +6,7 @@
 
 use super::jobs::{Executor, JobList, NodeStats, Task};
 use super::leader::{Leader, LeaderPlan, abort_on_panic};
-use super::sync::{Condvar, Mutex};
+use super::sync::{Condvar, Mutex, prepare_thread};
 use super::worker::{Worker, worker_loop};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -198,6 +198,7 @@ impl Birth {
     /// written at once, so that its pages lie on the thread's node.
     fn live(self) {
         let mut answer = self.answer;
+        prepare_thread();
         (self.hook)(self.node, self.index);
         let mut scratch = vec![0.0f32; self.scratch_len];
         scratch.fill(1.0);

@@ -32,5 +32,7 @@ pub use parking::Parking;
 pub use ring::{Ring, Tagged};
 #[cfg(not(loom))]
 pub use sim::{SimCrew, SimPlan};
+#[cfg(not(loom))]
+pub use sync::prepare_thread;
 pub use tiles::{Grid, TILES_MAX, Tile};
 pub use worker::{Worker, worker_loop};

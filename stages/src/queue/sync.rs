@@ -66,7 +66,7 @@ pub fn yield_now() {
 }
 
 #[cfg(not(loom))]
-pub use real::{Condvar, Mutex};
+pub use real::{Condvar, Mutex, prepare_thread};
 
 #[cfg(loom)]
 pub use model::{Condvar, Mutex};
@@ -91,6 +91,16 @@ mod real {
         pub fn notify_one(&self) {
             self.0.notify_one();
         }
+    }
+
+    /// Makes what parking_lot keeps for a thread that sleeps, so that no later sleep of the calling
+    /// thread allocates. Every thread that parks calls it once, at its start.
+    pub fn prepare_thread() {
+        let mutex = Mutex::new(());
+        let mut guard = mutex.lock();
+        let condvar = parking_lot::Condvar::new();
+        let timed_out = condvar.wait_for(&mut guard, std::time::Duration::ZERO).timed_out();
+        debug_assert!(timed_out, "nobody can notify a condition variable of our own");
     }
 
     /// std's cell with loom's access by closure.
