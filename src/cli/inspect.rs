@@ -5,22 +5,28 @@ use super::{Failure, print};
 use crate::checkpoint::ModelFiles;
 use crate::checkpoint::describe::describe;
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
 
 /// Arguments of `inspect`.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
     /// Model directory. Left out: the small model inside the binary
-    #[arg(value_name = "MODEL")]
-    model: Option<PathBuf>,
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    directory: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelFlag,
     /// Print one JSON object
-    #[arg(long, env = "MILLSTREAM_JSON")]
+    #[arg(long, env = "MILLSTREAM_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
 }
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
-    let directory = ModelFlag { model: args.model.clone() }.directory()?;
+    let directory = match &args.directory {
+        Some(directory) => directory.clone(),
+        None => args.model.directory()?,
+    };
     let description = describe(&ModelFiles::open(&directory)?);
     match args.json {
         true => {

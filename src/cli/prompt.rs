@@ -7,6 +7,7 @@ use super::Failure;
 use crate::embedded;
 use crate::text::{ChatTemplate, Message, Tokenizer};
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -31,7 +32,7 @@ pub struct PromptFlags {
     pub prompt_ids: Option<Vec<u32>>,
     /// Continue the text as it is, without the model's chat template. The embedded model always
     /// does
-    #[arg(long, env = "MILLSTREAM_RAW")]
+    #[arg(long, env = "MILLSTREAM_RAW", value_parser = FalseyValueParser::new())]
     pub raw: bool,
     /// What the chat template says to the model before the prompt
     #[arg(long, env = "MILLSTREAM_SYSTEM", value_name = "TEXT", conflicts_with = "raw")]

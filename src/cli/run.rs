@@ -11,6 +11,7 @@ use crate::engine::{Answer, Engine, Model, Request};
 use crate::sampler::Sampling;
 use crate::text::{SamplingAdvice, TextError, TextStream, Tokenizer, sampling_advice, stop_ids};
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use std::fs::OpenOptions;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -25,23 +26,35 @@ pub struct RunArgs {
     #[command(flatten)]
     engine: EngineFlags,
     /// Tokens of the answer at most
-    #[arg(long, env = "MILLSTREAM_MAX_TOKENS", default_value = "128", value_name = "N")]
+    #[arg(
+        long,
+        env = "MILLSTREAM_MAX_TOKENS",
+        allow_negative_numbers = true,
+        default_value = "128",
+        value_name = "N"
+    )]
     max_tokens: usize,
     /// 0 always takes the likeliest token; higher is more varied [default: what the model's
     /// generation_config.json advises for text, 0 for ids]
-    #[arg(long, env = "MILLSTREAM_TEMPERATURE", value_name = "T")]
+    #[arg(long, env = "MILLSTREAM_TEMPERATURE", allow_negative_numbers = true, value_name = "T")]
     temperature: Option<f32>,
     /// Draw from the likeliest tokens whose probabilities reach this sum [default: as above, or 1]
-    #[arg(long, env = "MILLSTREAM_TOP_P", value_name = "P")]
+    #[arg(long, env = "MILLSTREAM_TOP_P", allow_negative_numbers = true, value_name = "P")]
     top_p: Option<f32>,
     /// Which draw; the same seed gives the same answer
-    #[arg(long, env = "MILLSTREAM_SEED", default_value = "0", value_name = "N")]
+    #[arg(
+        long,
+        env = "MILLSTREAM_SEED",
+        allow_negative_numbers = true,
+        default_value = "0",
+        value_name = "N"
+    )]
     seed: u64,
     /// Go on where the model would end its answer
-    #[arg(long, env = "MILLSTREAM_IGNORE_EOS")]
+    #[arg(long, env = "MILLSTREAM_IGNORE_EOS", value_parser = FalseyValueParser::new())]
     ignore_eos: bool,
     /// Print one JSON object at the end: prompt_ids, answer_ids, text, finish, stats
-    #[arg(long, env = "MILLSTREAM_JSON")]
+    #[arg(long, env = "MILLSTREAM_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
     /// Write the logits of every position (safetensors, "logits", f32 [positions, vocabulary])
     #[arg(long, env = "MILLSTREAM_LOGITS", value_name = "FILE")]
@@ -50,11 +63,11 @@ pub struct RunArgs {
     #[arg(long, env = "MILLSTREAM_TRACE", value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Feed the ids in this file (a JSON list, or numbers) as the answer, whatever the model would
-    /// choose: then routing is the same in every run
-    #[arg(long, env = "MILLSTREAM_FORCED", value_name = "FILE", conflicts_with = "max_tokens")]
+    /// choose, and --max-tokens or not: then routing is the same in every run
+    #[arg(long, env = "MILLSTREAM_FORCED", value_name = "FILE")]
     forced: Option<PathBuf>,
     /// Take ids that look as if they were made for another model
-    #[arg(long, env = "MILLSTREAM_FORCE")]
+    #[arg(long, env = "MILLSTREAM_FORCE", value_parser = FalseyValueParser::new())]
     force: bool,
 }
 
@@ -71,8 +84,8 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
 
     let directory = args.model.directory()?;
-    let sampling = sampling(args, &directory)?;
     let model = Model::open(&directory)?;
+    let sampling = sampling(args, &directory)?;
     let vocabulary = model.spec.vocabulary;
     let tokenizer = Tokenizer::open(&directory)?;
     if let Some(tokenizer) = &tokenizer {

@@ -2,6 +2,7 @@
 
 use super::{Failure, print};
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use millstream_topology::plan::PlanRequest;
 use millstream_topology::{TopologyArg, TopologyError, policy, probe, render};
 
@@ -19,7 +20,7 @@ pub struct TopologyArgs {
     #[arg(long, env = "MILLSTREAM_SPIN_US", value_name = "N")]
     spin_us: Option<u32>,
     /// Print one JSON object
-    #[arg(long, env = "MILLSTREAM_JSON")]
+    #[arg(long, env = "MILLSTREAM_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
 }
 

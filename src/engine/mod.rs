@@ -92,10 +92,11 @@ pub enum EngineError {
     },
     /// The prompt doesn't fit.
     #[error(
-        "the prompt has {tokens} tokens and the context holds {context}, the answer included; raise --context (the model allows {model_max}) or shorten the prompt"
+        "prompt and forced ids have {tokens} tokens in all, and the context of {context} must hold \
+         them and one more; {}", context_remedy(*context, *model_max)
     )]
     ContextExceeded {
-        /// Tokens of the prompt.
+        /// Tokens of the prompt and of the forced ids.
         tokens: usize,
         /// What the engine was started with.
         context: usize,
@@ -145,6 +146,7 @@ impl Engine {
         let mut warnings = model.warnings.clone();
         warnings.extend(setup.machine.warnings.iter().cloned());
         warnings.extend(binding.warning().map(str::to_owned));
+        warnings.extend(setup.memory.warning());
         let start_line = start_line(&setup);
         let reads_max = setup.limits.reads_max;
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
@@ -258,6 +260,14 @@ impl Engine {
             return Err(EngineError::NoTrace);
         }
         Ok(request.sampling.check()?)
+    }
+}
+
+/// What helps against a context that is too short.
+fn context_remedy(context: usize, model_max: usize) -> String {
+    match context < model_max {
+        true => format!("raise --context (the model allows {model_max}) or shorten them"),
+        false => "that is all that the model allows: shorten them".to_owned(),
     }
 }
 

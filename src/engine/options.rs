@@ -103,9 +103,24 @@ pub struct MemoryTable {
     pub kv: u64,
     /// What the process may hold.
     pub budget: u64,
+    /// What is available now.
+    pub available: u64,
 }
 
 impl MemoryTable {
+    /// Says so when the user allows more than there is.
+    pub fn warning(&self) -> Option<String> {
+        let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+        (self.budget > self.available).then(|| {
+            format!(
+                "--memory allows {:.1} GiB and {:.1} GiB are available; the process may be killed \
+                 if it comes to need them",
+                gib(self.budget),
+                gib(self.available)
+            )
+        })
+    }
+
     fn total(&self) -> u64 {
         self.resident + self.kv + self.slots_each * self.slots as u64
     }
@@ -197,6 +212,7 @@ fn memory_table(
         slots: most.min(1),
         kv: limits.kv_bytes(&model.spec) as u64,
         budget,
+        available,
     };
     if let Some(asked) = options.experts_per_layer {
         table.slots = asked.clamp(most.min(1), most);

@@ -72,7 +72,15 @@ pub enum TextError {
 /// The file's bytes; none if there is no such file.
 pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, TextError> {
     let file = path.display().to_string();
-    let open = match File::open(path) {
+    // Looked at before it is opened: opening a pipe waits for a writer.
+    let open = match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            return Err(TextError::Content { file, reason: "not a regular file".to_owned() });
+        }
+        Ok(_) => File::open(path),
+        Err(error) => Err(error),
+    };
+    let open = match open {
         Ok(open) => open,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(TextError::Read { file, source }),
@@ -109,6 +117,12 @@ mod tests {
         std::fs::write(&path, "12345").unwrap();
         assert!(matches!(read(&path, 4), Err(TextError::TooLong { bytes_max: 4, .. })));
         assert_eq!(read(&path, 5).unwrap().unwrap(), b"12345");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_before_it_is_opened() {
+        let error = read(Path::new("/dev/zero"), 4).unwrap_err().to_string();
+        assert!(error.contains("/dev/zero") && error.contains("regular file"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use millstream_stages::simulation::{Manners, Outcome, World};
 
 /// Seeds of each test here: the short form. `cargo run --release --example simulate` runs more.
-const SEEDS: u64 = 1000;
+const SEEDS: u64 = 2000;
 
 fn run_all(first: u64, manners: Manners) -> Outcome {
     let world = World::new();

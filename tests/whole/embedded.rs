@@ -1,7 +1,7 @@
 //! The small trained model: held-out loss of the embedded int8 rows and, where the bf16 original is
 //! at hand, its loss and its greedy text.
 
-use crate::support::data;
+use crate::support::{data, say};
 use millstream::engine::{Engine, Model, Options, Request};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ fn original() -> Option<PathBuf> {
     if directory.join("model.safetensors").exists() {
         return Some(directory);
     }
-    println!("not run: {} with the bf16 weights is missing", directory.display());
+    say(&format!("not run: {} with the bf16 weights is missing", directory.display()));
     None
 }
 

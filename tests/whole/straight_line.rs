@@ -1,6 +1,6 @@
 //! The straight-line pass equals the reference: logits, greedy tokens, experts, index selections.
 
-use crate::support::{Case, Reference, argmax, data, max_distance};
+use crate::support::{Case, Reference, argmax, data, max_distance, say};
 use millstream::checkpoint::ModelFiles;
 use millstream_stages::ids::LayerId;
 use millstream_stages::straight_line::{Step, StraightLine};
@@ -88,7 +88,8 @@ fn check_choices(reference: &Reference, case: &Case, steps: &[Step<f32>], exact:
 
 fn allow_flip(same: bool, gap: f64, case: &Case, layer: LayerId, position: usize, what: &str) {
     if !same {
-        println!("{}: {what} of {layer} at position {position} flips, gap {gap:.2e}", case.name);
+        let name = &case.name;
+        say(&format!("{name}: {what} of {layer} at position {position} flips, gap {gap:.2e}"));
         assert!(gap < FLIP_GAP_MAX, "{}: wrong {what} of {layer} at {position}", case.name);
     }
 }

@@ -130,6 +130,13 @@ impl Reference {
     }
 }
 
+/// Says something that the reader of a passing run must see: past the test harness, which keeps
+/// what a passing test prints.
+pub fn say(text: &str) {
+    use std::io::Write;
+    writeln!(std::io::stderr(), "{text}").expect("stderr is open");
+}
+
 /// The largest distance between two vectors.
 pub fn max_distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());

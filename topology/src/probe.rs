@@ -129,12 +129,21 @@ fn probe_live() -> Machine {
     sysfs::probe(Path::new("/"))
 }
 
+/// Longest machine file that is read; those of the largest machines have a few million bytes.
+#[cfg(feature = "hwloc")]
+const XML_BYTES_MAX: u64 = 64 << 20;
+
 #[cfg(feature = "hwloc")]
 fn probe_xml(path: &Path) -> Result<Machine, TopologyError> {
-    let xml = std::fs::read_to_string(path).map_err(|error| TopologyError::Xml {
-        path: path.display().to_string(),
-        reason: error.to_string(),
-    })?;
+    let wrong = |reason: String| TopologyError::Xml { path: path.display().to_string(), reason };
+    let file = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
+    if !file.is_file() {
+        return Err(wrong("not a regular file".to_owned()));
+    }
+    if file.len() > XML_BYTES_MAX {
+        return Err(wrong(format!("longer than {XML_BYTES_MAX} bytes")));
+    }
+    let xml = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     crate::hwloc::probe_xml(path, &xml)
 }
 

@@ -175,8 +175,10 @@ impl Cursor {
         if cfg!(any(debug_assertions, feature = "faults")) {
             assert!(
                 header.generation == generation && self.load().generation == generation,
-                "stale job: a claim of batch {generation} finds batch {}",
-                header.generation
+                "stale job: a claim of batch {generation} finds jobs of batch {} while batch {} is \
+                 published",
+                header.generation,
+                self.load().generation
             );
         }
         // Job 0 is claimed first, while `left` is the whole count.
