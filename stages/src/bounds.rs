@@ -14,14 +14,19 @@ pub fn jobs_max(spec: &ModelSpec, limits: &Limits) -> usize {
     let mut most = tiles(spec.vocabulary).max(tiles(spec.hidden) * 8).max(limits.rows_max);
     for layer in &spec.layers {
         let AttentionSpec::Mla(mla) = &layer.attention;
+        // Products of one batch are added up.
         let query = tiles(mla.heads * (mla.nope_dim + mla.rope_dim));
+        let down = tiles(mla.query_rank) + tiles(mla.latent_rank + mla.rope_dim);
         let inner = tiles(inner_width(layer)) + 8;
         let experts = layer.moe().map_or(0, |moe| tiles(moe.experts));
         let index = match &mla.indexer {
-            IndexerUse::Full(indexer) => tiles(indexer.heads * indexer.dim),
+            IndexerUse::Full(indexer) => {
+                tiles(indexer.heads * indexer.dim) + tiles(indexer.dim) + tiles(indexer.heads)
+            }
             _ => 0,
         };
-        most = [most, query, inner, experts, index].into_iter().fold(0, usize::max);
+        let attention = query + down + index;
+        most = [most, attention, inner, experts].into_iter().fold(0, usize::max);
     }
     // Attention and index scores fill a grid at most.
     most.max(TILES_MAX)

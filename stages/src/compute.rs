@@ -112,6 +112,21 @@ pub enum ChosenRows<'a> {
     Listed(&'a [u32]),
 }
 
+/// Products in one batch of jobs at most.
+pub const PRODUCTS_MAX: usize = 4;
+
+/// A matrix whose rows are dealt over the nodes, times rows of activations.
+pub struct Product<'a> {
+    /// The matrix.
+    pub weights: &'a PlacedRows,
+    /// Activations, the first rows of which are taken.
+    pub x: &'a [f32],
+    /// From one row of `x` to the next.
+    pub stride: usize,
+    /// `[tokens, weights.rows]`
+    pub out: &'a mut [f32],
+}
+
 impl Compute {
     /// The arithmetic of a pipeline.
     pub fn new(
@@ -147,34 +162,44 @@ impl Compute {
         self.executor.run(&self.jobs, task);
     }
 
-    /// `out[t, r] = weights row r . x row t`, for `tokens` rows of `x` (row length `stride`).
-    pub fn rows_times(
+    /// `out[t, r] = weights row r . x row t`, for the first `tokens` rows of `x`.
+    pub fn rows_times(&mut self, arena: &LayerArena, tokens: usize, product: Product<'_>) {
+        self.all_rows_times(arena, tokens, [product]);
+    }
+
+    /// Several products that don't need each other's results, in one batch of jobs.
+    ///
+    /// # Panics
+    /// When there are more than [`PRODUCTS_MAX`].
+    pub fn all_rows_times<'a>(
         &mut self,
         arena: &LayerArena,
-        weights: &PlacedRows,
-        x: &[f32],
-        stride: usize,
         tokens: usize,
-        out: &mut [f32],
+        products: impl IntoIterator<Item = Product<'a>>,
     ) {
-        self.weight_bytes += weights.bytes() as u64;
-        let columns = job_columns(weights.rows);
-        let out = &mut out[..tokens * weights.rows];
-        let task = RowsTask {
-            kernels: self.kernels,
-            arena,
-            weights,
-            x: Activations { data: x, stride, rows: &self.identity[..tokens] },
-            out: Grid::new(out, weights.rows, weights.rows, tokens, columns),
-        };
+        let rows = &self.identity[..tokens];
+        let mut products = products.into_iter();
+        let tasks: [Option<RowsTask<'_>>; PRODUCTS_MAX] = std::array::from_fn(|_| {
+            let Product { weights, x, stride, out } = products.next()?;
+            let out = &mut out[..tokens * weights.rows];
+            let columns = job_columns(weights.rows);
+            let x = Activations { data: x, stride, rows };
+            let out = Grid::new(out, weights.rows, weights.rows, tokens, columns);
+            Some(RowsTask { kernels: self.kernels, arena, weights, x, out, columns })
+        });
+        assert!(products.next().is_none(), "more than {PRODUCTS_MAX} products in one batch");
         self.jobs.clear();
-        for (part, run) in weights.parts.iter().enumerate() {
-            let tiles = run.rows.start / columns..run.rows.end.div_ceil(columns);
-            for tile in tiles {
-                self.jobs.push(run.node, Job { part: part as u32, row: 0, col: tile as u32 });
+        for (index, task) in tasks.iter().flatten().enumerate() {
+            self.weight_bytes += task.weights.bytes() as u64;
+            for (part, run) in task.weights.parts.iter().enumerate() {
+                let tiles = run.rows.start / task.columns..run.rows.end.div_ceil(task.columns);
+                for tile in tiles {
+                    let job = Job { part: part as u32, row: index as u32, col: tile as u32 };
+                    self.jobs.push(run.node, job);
+                }
             }
         }
-        self.executor.run(&self.jobs, &task);
+        self.executor.run(&self.jobs, &AllRowsTask { tasks: &tasks });
     }
 
     /// `out[t] = weights * x[t]` with the columns cut at the slices, `[tokens, rows]`. `x` has
@@ -294,20 +319,33 @@ pub fn job_columns(rows: usize) -> usize {
     JOB_COLUMNS * rows.div_ceil(JOB_COLUMNS * TILES_MAX).max(1)
 }
 
-/// Rows of a matrix times rows of activations; a tile is [`JOB_COLUMNS`] weight rows.
+/// Rows of a matrix times rows of activations; a tile is `columns` weight rows.
 struct RowsTask<'a> {
     kernels: Kernels,
     arena: &'a LayerArena,
     weights: &'a PlacedRows,
     x: Activations<'a>,
     out: Grid<'a, f32>,
+    columns: usize,
 }
 
-impl Task for RowsTask<'_> {
+/// Several products; a job's `row` says which.
+struct AllRowsTask<'a> {
+    tasks: &'a [Option<RowsTask<'a>>; PRODUCTS_MAX],
+}
+
+impl Task for AllRowsTask<'_> {
     fn run(&self, job: Job, scratch: &mut [f32]) {
-        let mut tile = self.out.take(0, job.col as usize);
+        let task = self.tasks[job.row as usize].as_ref().expect("jobs are dealt for products");
+        task.tile(job.part as usize, job.col as usize, scratch);
+    }
+}
+
+impl RowsTask<'_> {
+    fn tile(&self, part: usize, col: usize, scratch: &mut [f32]) {
+        let mut tile = self.out.take(0, col);
         let rows = tile.first_col()..tile.first_col() + tile.cols();
-        let weights = self.weights.view(self.arena, job.part as usize, rows);
+        let weights = self.weights.view(self.arena, part, rows);
         let scratch = &mut scratch[..tile.rows() * tile.cols()];
         self.kernels.matmul(weights, self.weights.cols, self.x, scratch);
         copy_tile(scratch, &mut tile);

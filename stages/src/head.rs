@@ -4,6 +4,7 @@
 //! The two share the model's own arena (the tables may be one, when the head is tied). Head hands
 //! the finished wave to the engine.
 
+use crate::compute::Product;
 use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::limits::Limits;
@@ -103,8 +104,9 @@ impl Stage for Head {
         }
         wave.logits.resize(wanted * self.table.rows, 0.0);
         if wanted > 0 {
-            let (normed, out) = (&self.normed, &mut wave.logits);
-            compute.rows_times(&self.arena, &self.table, normed, self.hidden, wanted, out);
+            let (x, out) = (self.normed.as_slice(), wave.logits.as_mut_slice());
+            let product = Product { weights: &self.table, x, stride: self.hidden, out };
+            compute.rows_times(&self.arena, wanted, product);
         }
         outbox.finish(wave);
         timer.stop(&seat.gauges, StageKind::Head);

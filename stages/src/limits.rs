@@ -13,6 +13,10 @@ pub const KV_BLOCK_ROWS: usize = 64;
 /// Columns of one job's output: a job computes this many weight rows for all rows of a wave.
 pub const JOB_COLUMNS: usize = 32;
 
+/// Expert reads in flight, each with a staging buffer as long as the largest expert: enough to keep
+/// a reader busy while another expert is unpacked.
+const READS_MAX: usize = 4;
+
 /// The bounds of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -79,7 +83,7 @@ impl Limits {
             kv_pages_max: pages,
             partial_bytes_max: one_expert.max(64 << 20).min(one_expert * most_experts(spec)),
             index_scores_max: request.context_max.max(4 << 20),
-            reads_max: slots.iter().copied().max().unwrap_or(0).clamp(1, 16),
+            reads_max: slots.iter().copied().max().unwrap_or(0).clamp(1, READS_MAX),
             slots,
             expert_bytes_max: 0,
             trace: request.trace,

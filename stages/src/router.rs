@@ -5,6 +5,7 @@
 //! section 2.1.2): the bias takes part in the choice and never in the weight. Equal scores choose
 //! the lower id.
 
+use crate::compute::Product;
 use crate::gauge::StageTimer;
 use crate::ids::{ExpertId, LayerId};
 use crate::limits::Limits;
@@ -198,8 +199,9 @@ impl Stage for Router {
         let timer = StageTimer::start();
         let (compute, outbox) = seat.compute();
         let (tokens, hidden) = (wave.rows.len(), self.gate.cols);
-        let logits = &mut self.logits;
-        compute.rows_times(&self.arena, &self.gate, &wave.h, hidden, tokens, logits);
+        let (x, out) = (wave.h.as_slice(), self.logits.as_mut_slice());
+        let product = Product { weights: &self.gate, x, stride: hidden, out };
+        compute.rows_times(&self.arena, tokens, product);
         self.route(&mut wave, compute.kernels);
         wave.sum[..tokens * hidden].fill(0.0);
         outbox.send_wave(self.layer, StageKind::Prefetch, wave);

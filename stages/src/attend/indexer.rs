@@ -5,7 +5,7 @@
 //! rising position. Scores are cut over rows and KV blocks, the selection over rows.
 
 use super::Attend;
-use crate::compute::Compute;
+use crate::compute::{Compute, Product};
 use crate::ids::LayerId;
 use crate::limits::{JOB_COLUMNS, KV_BLOCK_ROWS, Limits};
 use crate::placed::{PlacedRows, Placer};
@@ -77,7 +77,32 @@ impl IndexBuffers {
     }
 }
 
-/// Remembers the rows' index keys and fills the wave's selection.
+impl IndexBuffers {
+    /// The products that read the normed state: index key and head weights.
+    pub(super) fn products_down<'a>(
+        &'a mut self,
+        weights: &'a IndexWeights,
+        x: &'a [f32],
+        stride: usize,
+    ) -> [Product<'a>; 2] {
+        [
+            Product { weights: &weights.key, x, stride, out: &mut self.key },
+            Product { weights: &weights.weights, x, stride, out: &mut self.weights },
+        ]
+    }
+
+    /// The product that reads the normed query rank.
+    pub(super) fn product_up<'a>(
+        &'a mut self,
+        weights: &'a IndexWeights,
+        x: &'a [f32],
+        stride: usize,
+    ) -> Product<'a> {
+        Product { weights: &weights.query, x, stride, out: &mut self.query }
+    }
+}
+
+/// Remembers the rows' index keys and fills the wave's selection; the products are done.
 pub(super) fn select(
     actor: &mut Attend,
     wave: &mut Wave,
@@ -85,15 +110,10 @@ pub(super) fn select(
     mla: &MlaSpec,
     indexer: &IndexerSpec,
 ) {
-    let tokens = wave.rows.len();
     let weights = actor.weights.index.as_ref().expect("a full layer has index weights");
-    let Attend { arena, keys, hidden, .. } = actor;
-    let super::Buffers { query_low, index: buffers, .. } = &mut actor.buffers;
-    let (kernels, h) = (compute.kernels, &wave.h);
-    let query = &mut buffers.query;
-    compute.rows_times(arena, &weights.query, query_low, mla.query_rank, tokens, query);
-    compute.rows_times(arena, &weights.key, h, *hidden, tokens, &mut buffers.key);
-    compute.rows_times(arena, &weights.weights, h, *hidden, tokens, &mut buffers.weights);
+    let Attend { keys, .. } = actor;
+    let buffers = &mut actor.buffers.index;
+    let kernels = compute.kernels;
     let half = mla.rope_dim / 2;
     let turn = |index: usize, x: &[f32], out: &mut [f32]| {
         let angles = index * half..(index + 1) * half;

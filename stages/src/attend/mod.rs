@@ -9,7 +9,7 @@ mod indexer;
 mod keys;
 mod latent;
 
-use crate::compute::Compute;
+use crate::compute::{Compute, Product};
 use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::limits::{JOB_COLUMNS, Limits};
@@ -133,18 +133,11 @@ impl Attend {
     fn attend(&mut self, wave: &mut Wave, compute: &mut Compute) {
         let AttentionSpec::Mla(mla) = &self.spec.attention;
         let mla = mla.clone();
-        self.project(wave, compute, &mla);
+        self.project_down(wave, compute, &mla);
         self.remember(wave, compute, &mla);
+        self.project_up(wave, compute, &mla);
         self.select(wave, compute, &mla);
         let tokens = wave.rows.len();
-        compute.rows_times(
-            &self.arena,
-            &self.weights.query_up,
-            &self.buffers.query_low,
-            mla.query_rank,
-            tokens,
-            &mut self.buffers.query,
-        );
         latent::attend(self, wave, compute, &mla);
         let width = mla.heads * mla.value_dim;
         let out = &mut self.buffers.out;
@@ -165,18 +158,26 @@ impl Attend {
     }
 
     /// Norm, then the projections that read the normed state.
-    fn project(&mut self, wave: &mut Wave, compute: &mut Compute, mla: &MlaSpec) {
-        let (tokens, hidden) = (wave.rows.len(), self.hidden);
+    fn project_down(&mut self, wave: &mut Wave, compute: &mut Compute, mla: &MlaSpec) {
+        let (tokens, stride) = (wave.rows.len(), self.hidden);
         let kernels = compute.kernels;
         for row in 0..tokens {
-            let range = row * hidden..(row + 1) * hidden;
+            let range = row * stride..(row + 1) * stride;
             let (x, h) = (&wave.x[range.clone()], &mut wave.h[range]);
             kernels.rms_norm(x, &self.weights.input_norm, self.spec.norm_epsilon, h);
         }
-        let Buffers { query_low, key_low, normed, .. } = &mut self.buffers;
-        let arena = &self.arena;
-        compute.rows_times(arena, &self.weights.query_down, &wave.h, hidden, tokens, query_low);
-        compute.rows_times(arena, &self.weights.latent_down, &wave.h, hidden, tokens, key_low);
+        let Buffers { query_low, key_low, normed, index, .. } = &mut self.buffers;
+        let (weights, x) = (&self.weights, wave.h.as_slice());
+        let query = Product { weights: &weights.query_down, x, stride, out: &mut *query_low };
+        let latent = Product { weights: &weights.latent_down, x, stride, out: key_low };
+        let products = [query, latent].into_iter();
+        match &weights.index {
+            Some(weights) => {
+                let products = products.chain(index.products_down(weights, x, stride));
+                compute.all_rows_times(&self.arena, tokens, products);
+            }
+            None => compute.all_rows_times(&self.arena, tokens, products),
+        }
         for low in query_low.chunks_mut(mla.query_rank).take(tokens) {
             if let Some(bias) = &self.weights.query_down_bias {
                 kernels.add(bias, low);
@@ -184,6 +185,21 @@ impl Attend {
             let normed = &mut normed[..mla.query_rank];
             kernels.rms_norm(low, &self.weights.query_norm, mla.latent_norm_epsilon, normed);
             low.copy_from_slice(normed);
+        }
+    }
+
+    /// The projections that read the normed query rank.
+    fn project_up(&mut self, wave: &Wave, compute: &mut Compute, mla: &MlaSpec) {
+        let (tokens, stride) = (wave.rows.len(), mla.query_rank);
+        let Buffers { query_low, query, index, .. } = &mut self.buffers;
+        let x = query_low.as_slice();
+        let product = Product { weights: &self.weights.query_up, x, stride, out: query };
+        match &self.weights.index {
+            Some(weights) => {
+                let products = [product, index.product_up(weights, x, stride)];
+                compute.all_rows_times(&self.arena, tokens, products);
+            }
+            None => compute.rows_times(&self.arena, tokens, product),
         }
     }
 
