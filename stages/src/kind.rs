@@ -43,3 +43,17 @@ pub struct ActorId {
     /// The stage.
     pub stage: StageKind,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_in_the_order_of_the_stages() {
+        // Tables by stage are indexed with `stage as usize`.
+        for (place, (stage, story)) in STAGES.iter().enumerate() {
+            assert_eq!(*stage as usize, place, "{stage:?}");
+            assert!(!story.is_empty(), "{stage:?} has no story");
+        }
+    }
+}

@@ -120,7 +120,8 @@ impl Prefetcher {
                     SlotState::Filling => {
                         seat.gauges.expert_miss();
                         wave.arrivals_pending += 1;
-                        if self.table.wait(slot, waiter) {
+                        // A prompt's read may be under way for a stream that waits from now on.
+                        if self.table.wait(slot, waiter) || class == LoadClass::Decode {
                             let tag = self.table.tag(slot);
                             let message = Message::Promote { slot: tag, class };
                             seat.outbox.send(self.layer, StageKind::Load, tag, message);
