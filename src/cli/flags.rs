@@ -28,7 +28,7 @@ impl ModelFlag {
             None => {
                 let unpacked = crate::embedded::unpack(None).map_err(Failure::failed)?;
                 if let Some(warning) = unpacked.warning {
-                    eprintln!("warning: {warning}");
+                    super::say(&format!("warning: {warning}"));
                 }
                 Ok(unpacked.directory)
             }
@@ -44,19 +44,24 @@ pub struct EngineFlags {
     #[arg(long, env = "MILLSTREAM_TOPOLOGY", default_value = "auto", value_name = "WHAT")]
     pub topology: TopologyArg,
     /// Compute threads in all [default: physical cores allowed to us]
-    #[arg(long, env = "MILLSTREAM_THREADS", value_name = "N")]
+    #[arg(long, env = "MILLSTREAM_THREADS", allow_negative_numbers = true, value_name = "N")]
     pub threads: Option<usize>,
     /// Expert slots per layer [default: what memory allows]
-    #[arg(long, env = "MILLSTREAM_EXPERTS_PER_LAYER", value_name = "N")]
+    #[arg(
+        long,
+        env = "MILLSTREAM_EXPERTS_PER_LAYER",
+        allow_negative_numbers = true,
+        value_name = "N"
+    )]
     pub experts_per_layer: Option<usize>,
     /// Weights, slots and KV together: 20GiB, 500MB or 80% of what is available [default: 80%]
-    #[arg(long, env = "MILLSTREAM_MEMORY", value_parser = parse_memory, value_name = "SIZE")]
+    #[arg(long, env = "MILLSTREAM_MEMORY", allow_negative_numbers = true, value_parser = parse_memory, value_name = "SIZE")]
     pub memory: Option<MemoryBudget>,
     /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
-    #[arg(long, env = "MILLSTREAM_SPIN_US", value_name = "N")]
+    #[arg(long, env = "MILLSTREAM_SPIN_US", allow_negative_numbers = true, value_name = "N")]
     pub spin_us: Option<u32>,
     /// Positions of a sequence, prompt and answer [default: the model's, at most 4096]
-    #[arg(long, env = "MILLSTREAM_CONTEXT", value_name = "N")]
+    #[arg(long, env = "MILLSTREAM_CONTEXT", allow_negative_numbers = true, value_name = "N")]
     pub context: Option<usize>,
     /// Kernels: auto, scalar, avx2 or avx512; the answer is the same bytes with each
     #[arg(long, env = "MILLSTREAM_ISA", default_value = "auto", value_parser = parse_isa)]
@@ -65,7 +70,13 @@ pub struct EngineFlags {
     #[arg(long, env = "MILLSTREAM_LOOKAHEAD", default_value = "off", value_parser = parse_lookahead)]
     pub lookahead: Lookahead,
     /// Prompt tokens that are read at once
-    #[arg(long, env = "MILLSTREAM_PREFILL_CHUNK", default_value = "128", value_name = "N")]
+    #[arg(
+        long,
+        env = "MILLSTREAM_PREFILL_CHUNK",
+        allow_negative_numbers = true,
+        default_value = "128",
+        value_name = "N"
+    )]
     pub prefill_chunk: usize,
 }
 

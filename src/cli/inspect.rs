@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct InspectArgs {
     /// Model directory. Left out: the small model inside the binary
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    #[arg(value_name = "MODEL")]
     directory: Option<PathBuf>,
     #[command(flatten)]
     model: ModelFlag,

@@ -103,14 +103,20 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => {
-            eprintln!("error: {message}");
+            say(&format!("error: {message}"));
             ExitCode::from(2)
         }
         Err(Failure::Failed(message)) => {
-            eprintln!("error: {message}");
+            say(&format!("error: {message}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says something on stderr. If nobody can hear it, the work goes on.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Writes a result to stdout. A reader that has gone away (`| head`) ends the command quietly.
@@ -119,7 +125,9 @@ fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        outcome => Ok(outcome?),
+        outcome => outcome.map_err(|error| {
+            Failure::Failed(format!("can't write to stdout: {error}; send it where there is room"))
+        }),
     }
 }
 

@@ -27,7 +27,7 @@ pub struct PromptFlags {
         env = "MILLSTREAM_PROMPT_IDS",
         value_delimiter = ',',
         value_name = "IDS",
-        conflicts_with_all = ["prompt", "system", "raw"]
+        conflicts_with = "prompt"
     )]
     pub prompt_ids: Option<Vec<u32>>,
     /// Continue the text as it is, without the model's chat template. The embedded model always
@@ -105,6 +105,10 @@ pub fn read_ids(path: &Path) -> Result<Vec<u32>, Failure> {
         Failure::Usage(format!("{}: {reason}; give token ids such as [5, 17, 9]", path.display()))
     };
     let mut text = String::new();
+    // Looked at before it is opened: opening a pipe waits for a writer.
+    if !std::fs::metadata(path).map_err(|error| wrong(&error))?.is_file() {
+        return Err(wrong(&"not a regular file"));
+    }
     let file = File::open(path).map_err(|error| wrong(&error))?;
     file.take(IDS_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| wrong(&error))?;
     if text.len() as u64 > IDS_BYTES_MAX {

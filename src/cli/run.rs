@@ -14,6 +14,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use std::fs::OpenOptions;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `run`.
@@ -79,6 +80,9 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         options.logits_rows_max = options.prefill_chunk;
     }
     let forced = args.forced.as_deref().map(read_ids).transpose()?;
+    if args.logits.is_some() && args.logits == args.trace {
+        return Err(Failure::Usage("--logits and --trace name one file; name two".into()));
+    }
     for file in [&args.logits, &args.trace].into_iter().flatten() {
         check_writable(file)?;
     }
@@ -113,12 +117,12 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     };
 
     let engine = Engine::start(model, &options)?;
-    eprintln!("{}", engine.start_line);
+    super::say(&engine.start_line);
     for warning in &engine.warnings {
-        eprintln!("warning: {warning}");
+        super::say(&format!("warning: {warning}"));
     }
     if let Some(text) = prompt.shown {
-        eprintln!("prompt: {text}");
+        super::say(&format!("prompt: {text}"));
     }
     let answer = generate(&engine, &request, tokenizer.as_ref(), args.json)?;
     if let Some(file) = &args.logits {
@@ -130,7 +134,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     match args.json {
         true => print_object(&request, &answer, tokenizer.as_ref()),
         false => {
-            eprintln!("{}", answer.statistics);
+            super::say(&answer.statistics.to_string());
             Ok(())
         }
     }
@@ -231,6 +235,9 @@ fn print_object(
 
 /// Finds out before the work, not after it, that a file can't be written.
 fn check_writable(file: &Path) -> Result<(), Failure> {
+    if std::fs::metadata(file).is_ok_and(|found| found.file_type().is_fifo()) {
+        return Err(Failure::Usage(format!("{} is a pipe; name a file", file.display())));
+    }
     match OpenOptions::new().append(true).create(true).open(file) {
         Ok(_) => Ok(()),
         Err(error) => Err(Failure::Failed(format!("can't write {}: {error}", file.display()))),

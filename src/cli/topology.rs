@@ -14,10 +14,10 @@ pub struct TopologyArgs {
     #[arg(long, env = "MILLSTREAM_TOPOLOGY", default_value = "auto", value_name = "WHAT")]
     topology: TopologyArg,
     /// Compute threads in all [default: physical cores allowed to us]
-    #[arg(long, env = "MILLSTREAM_THREADS", value_name = "N")]
+    #[arg(long, env = "MILLSTREAM_THREADS", allow_negative_numbers = true, value_name = "N")]
     threads: Option<usize>,
     /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
-    #[arg(long, env = "MILLSTREAM_SPIN_US", value_name = "N")]
+    #[arg(long, env = "MILLSTREAM_SPIN_US", allow_negative_numbers = true, value_name = "N")]
     spin_us: Option<u32>,
     /// Print one JSON object
     #[arg(long, env = "MILLSTREAM_JSON", value_parser = FalseyValueParser::new())]
@@ -46,7 +46,7 @@ pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
     }
     print(&render(&machine, Some(&plan)))?;
     for warning in machine.warnings.iter().chain(&plan.warnings) {
-        eprintln!("warning: {warning}");
+        super::say(&format!("warning: {warning}"));
     }
     Ok(())
 }

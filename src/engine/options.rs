@@ -36,7 +36,7 @@ pub struct Options {
     pub spin_us: Option<u32>,
     /// Expert slots per layer.
     pub experts_per_layer: Option<usize>,
-    /// Everything the process may hold.
+    /// What resident weights, expert slots and KV may take together.
     pub memory: Option<MemoryBudget>,
     /// Positions of one sequence.
     pub context: Option<usize>,

@@ -111,7 +111,7 @@ impl Scheduler {
     fn cancel(&mut self, number: u64) {
         for sequence in self.sequences.iter_mut().flatten() {
             if sequence.number == number {
-                sequence.ending = Some(Finish::Cancelled);
+                sequence.ending.get_or_insert(Finish::Cancelled);
             }
         }
         if let Some(place) = self.queue.iter().position(|entry| entry.0 == number) {

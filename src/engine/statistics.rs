@@ -20,7 +20,7 @@ pub struct Statistics {
     pub prefill_tok_s: f64,
     /// Answer tokens per second after the first.
     pub decode_tok_s: f64,
-    /// From the request to the first answer token.
+    /// From the request's admission to the first answer token; waiting for a place isn't in it.
     pub first_token_ms: f64,
     /// Time between answer tokens.
     pub inter_token_us_p50: u64,
@@ -104,7 +104,9 @@ impl Meter {
             hit_share: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
             expert_hits: hits,
             expert_misses: misses,
-            read_mb_per_token: bytes_read / 1e6 / (prompt_tokens + answer_tokens).max(1) as f64,
+            read_mb_per_token: bytes_read
+                / 1e6
+                / (prompt_tokens + answer_tokens).saturating_sub(1).max(1) as f64,
             disk_read_gb_s: per(bytes_read / 1e9, whole_s),
             memory_read_gb_s: per(weight_bytes / 1e9, whole_s),
             stall_share: per(idle_s, whole_s).min(1.0),

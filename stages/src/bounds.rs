@@ -38,6 +38,9 @@ pub fn scratch_len(spec: &ModelSpec, limits: &Limits) -> usize {
         let AttentionSpec::Mla(mla) = &layer.attention;
         attend::scratch_len(mla)
     });
-    let tiles = 5 * limits.rows_max * job_columns(spec.vocabulary);
+    // Up to eight slices of the widest matrix share a grid.
+    let inner = spec.layers.iter().map(inner_width).max().unwrap_or(0);
+    let widest = spec.vocabulary.max(8 * spec.hidden).max(inner);
+    let tiles = 5 * limits.rows_max * job_columns(widest);
     attention.fold(tiles, usize::max)
 }

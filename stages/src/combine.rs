@@ -1,8 +1,8 @@
 //! Combine(L): the ordered sum of a layer's results, and the residual.
 //!
 //! Each finished chunk is folded in, experts in ascending id as `sum = fma(weight, result, sum)`;
-//! after the last chunk the shared expert is added, then the residual stream (ARCHITECTURE.md
-//! section 8, rule 4). A wave with chunks left goes back to the prefetcher.
+//! after the last chunk the shared expert is added, then the residual stream (docs/determinism.md,
+//! rule 4). A wave with chunks left goes back to the prefetcher.
 
 use crate::gauge::StageTimer;
 use crate::ids::LayerId;
@@ -77,6 +77,8 @@ impl Stage for Combine {
             }
         }
         self.finish(&mut wave, compute.kernels);
+        // The next layer starts with no chunk, whether it has experts or not.
+        wave.chunk = 0..0;
         match self.last {
             true => outbox.send_wave(LayerId(0), StageKind::Head, wave),
             false => outbox.send_wave(LayerId(self.layer.0 + 1), StageKind::Attend, wave),

@@ -150,6 +150,11 @@ impl Compute {
         }
     }
 
+    /// Counts weights that a caller's own task goes through.
+    pub fn count_weights(&mut self, bytes: usize) {
+        self.weight_bytes += bytes as u64;
+    }
+
     /// Bytes of weights gone through since the last call.
     pub fn take_weight_bytes(&mut self) -> u64 {
         std::mem::take(&mut self.weight_bytes)
@@ -241,16 +246,17 @@ impl Compute {
             ChosenRows::Listed(rows) => rows,
         };
         let tokens = rows.len();
+        let columns = job_columns(self.map.slices * width);
         let inner_used = &mut inner[..self.map.slices * tokens * width];
         let task = GateUpTask {
             kernels: self.kernels,
             unit,
             hidden,
             x: Activations { data: x, stride: hidden, rows },
-            out: Grid::new(inner_used, width, width, tokens, JOB_COLUMNS),
+            out: Grid::new(inner_used, width, width, tokens, columns),
         };
         self.jobs.clear();
-        for col in 0..width.div_ceil(JOB_COLUMNS) {
+        for col in 0..width.div_ceil(columns) {
             for slice in 0..self.map.slices {
                 let job = Job { part: slice as u32, row: slice as u32, col: col as u32 };
                 self.jobs.push(self.map.node_of(slice), job);
@@ -278,6 +284,7 @@ impl Compute {
         tokens: usize,
     ) -> Vec<f32> {
         let trees = self.map.subtrees.len();
+        let columns = job_columns(trees * rows);
         let task = SlicesTask {
             kernels: self.kernels,
             subtrees: &self.map.subtrees,
@@ -285,10 +292,10 @@ impl Compute {
             slice_cols,
             input,
             identity: &self.identity[..tokens],
-            out: Grid::new(&mut partials[..trees * tokens * rows], rows, rows, tokens, JOB_COLUMNS),
+            out: Grid::new(&mut partials[..trees * tokens * rows], rows, rows, tokens, columns),
         };
         self.jobs.clear();
-        for col in 0..rows.div_ceil(JOB_COLUMNS) {
+        for col in 0..rows.div_ceil(columns) {
             for (index, tree) in self.map.subtrees.iter().enumerate() {
                 let job = Job { part: index as u32, row: index as u32, col: col as u32 };
                 self.jobs.push(tree.node, job);
@@ -316,7 +323,8 @@ pub fn inner_width(layer: &LayerSpec) -> usize {
 /// Columns of a job's output for a matrix of so many rows: [`JOB_COLUMNS`], or a multiple of it
 /// where a vocabulary is so large that its tiles wouldn't fit one grid.
 pub fn job_columns(rows: usize) -> usize {
-    JOB_COLUMNS * rows.div_ceil(JOB_COLUMNS * TILES_MAX).max(1)
+    // Half a grid: the last tile of each of several parts may be a short one.
+    JOB_COLUMNS * rows.div_ceil(JOB_COLUMNS * TILES_MAX / 2).max(1)
 }
 
 /// Rows of a matrix times rows of activations; a tile is `columns` weight rows.

@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Counters of a running pipeline.
-#[derive(Default)]
 pub struct Gauges {
+    started: Instant,
+    /// Since when the compute seat has had nothing to do, in nanoseconds after `started`; 0 while it
+    /// works.
+    idle_since_ns: AtomicU64,
     stage_work_ns: [AtomicU64; STAGES.len()],
     stage_messages: [AtomicU64; STAGES.len()],
     expert_hits: AtomicU64,
@@ -45,6 +48,24 @@ pub struct Reading {
     pub weight_bytes: u64,
 }
 
+impl Default for Gauges {
+    fn default() -> Gauges {
+        Gauges {
+            started: Instant::now(),
+            idle_since_ns: AtomicU64::new(0),
+            stage_work_ns: Default::default(),
+            stage_messages: Default::default(),
+            expert_hits: AtomicU64::new(0),
+            expert_misses: AtomicU64::new(0),
+            hints: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            reads_failed: AtomicU64::new(0),
+            compute_idle_ns: AtomicU64::new(0),
+            weight_bytes: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Gauges {
     /// A chunk found an expert in a slot.
     pub fn expert_hit(&self) {
@@ -71,9 +92,27 @@ impl Gauges {
         add(&self.reads_failed, 1);
     }
 
-    /// The compute seat had nothing to do for this long.
-    pub fn compute_idle(&self, idle_ns: u64) {
-        add(&self.compute_idle_ns, idle_ns);
+    /// The compute seat has nothing to do from now on.
+    pub fn compute_rests(&self) {
+        self.idle_since_ns.store(self.now_ns().max(1), Ordering::Relaxed);
+    }
+
+    /// The compute seat works again.
+    pub fn compute_works(&self) {
+        add(&self.compute_idle_ns, self.resting_ns());
+        self.idle_since_ns.store(0, Ordering::Relaxed);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// How long the present rest has lasted.
+    fn resting_ns(&self) -> u64 {
+        match get(&self.idle_since_ns) {
+            0 => 0,
+            since => self.now_ns().saturating_sub(since),
+        }
     }
 
     /// The kernels went through this many bytes of weights.
@@ -94,7 +133,7 @@ impl Gauges {
             hints: get(&self.hints),
             bytes_read: get(&self.bytes_read),
             reads_failed: get(&self.reads_failed),
-            compute_idle_ns: get(&self.compute_idle_ns),
+            compute_idle_ns: get(&self.compute_idle_ns) + self.resting_ns(),
             weight_bytes: get(&self.weight_bytes),
         }
     }

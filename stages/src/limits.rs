@@ -40,7 +40,7 @@ pub struct Limits {
     pub index_scores_max: usize,
     /// Expert reads in flight at the reader.
     pub reads_max: usize,
-    /// Bytes of the largest expert in the files.
+    /// Bytes of the largest expert in the files; the pipeline finds it when it is assembled.
     pub expert_bytes_max: usize,
     /// Keep each row's experts and index selections for the caller.
     pub trace: bool,
@@ -134,14 +134,18 @@ impl fmt::Display for Limits {
         };
         write!(
             f,
-            "rows a wave {}, waves {}, sequences {}, context {}, KV pages {} of {} positions, \
-             slots a layer {slots}, reads in flight {}, messages {}",
+            "rows a wave {} (with logits {}), waves {}, sequences {}, context {}, KV pages {} of {} \
+             positions, slots a layer {slots}, expert results {} KiB a wave, index scores {}, reads in \
+             flight {}, messages {}",
             self.rows_max,
+            self.logits_rows_max,
             self.waves_max,
             self.sequences_max,
             self.context_max,
             self.kv_pages_max,
             KV_BLOCK_ROWS,
+            self.partial_bytes_max / 1024,
+            self.index_scores_max,
             self.reads_max,
             self.messages_max(),
         )

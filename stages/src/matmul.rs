@@ -49,13 +49,12 @@ impl Matmul {
         }
         wave.computed.clear();
         // The lowest expert first: leases were granted in ascending order.
-        for granted in 0..wave.leases.len() {
-            let union_index = wave.leases[granted].0;
-            self.expert(&mut wave, granted, union_index, compute);
-        }
-        for (_, lease) in wave.leases.drain(..) {
+        let mut leases = std::mem::take(&mut wave.leases);
+        for (union_index, lease) in leases.drain(..) {
+            self.expert(&mut wave, &lease, union_index, compute);
             give_back(self.layer, lease, outbox);
         }
+        wave.leases = leases;
         self.go_on(wave, outbox);
     }
 
@@ -66,9 +65,7 @@ impl Matmul {
         assert_eq!(wave.tag, arrival.wave, "an arrival for another life of its wave");
         match arrival.outcome {
             Ok(lease) => {
-                wave.leases.push((arrival.union_index, lease));
-                self.expert(&mut wave, 0, arrival.union_index, compute);
-                let (_, lease) = wave.leases.pop().expect("pushed above");
+                self.expert(&mut wave, &lease, arrival.union_index, compute);
                 give_back(self.layer, lease, outbox);
             }
             Err(fault) => {
@@ -102,15 +99,15 @@ impl Matmul {
         }
     }
 
-    /// The expert of `wave.leases[granted]`, for the rows that chose it.
-    fn expert(&self, wave: &mut Wave, granted: usize, union_index: u32, compute: &mut Compute) {
+    /// The expert behind a lease, for the rows that chose it.
+    fn expert(&self, wave: &mut Wave, lease: &ReadLease, union_index: u32, compute: &mut Compute) {
         let shape = self.shape.as_ref().expect("a layer with leases has experts");
         let rows = wave.routing.union[union_index as usize];
         let listed = rows.first as usize..(rows.first + rows.count) as usize;
         let range = wave.results_of(union_index as usize, self.hidden);
-        let Wave { routing, results, h, leases, computed, .. } = wave;
+        let Wave { routing, results, h, computed, .. } = wave;
         let map = compute.map.clone();
-        let unit = LeasedUnit { lease: &leases[granted].1, shape, map: &map };
+        let unit = LeasedUnit { lease, shape, map: &map };
         let rows = ChosenRows::Listed(&routing.rows[listed]);
         compute.gated_unit(&unit, h, self.hidden, rows, &mut results[range]);
         computed.push(union_index);

@@ -282,7 +282,7 @@ impl Directory {
     }
 }
 
-/// Bytes that the arenas of a model need with these limits: resident weights and slots.
+/// Bytes of one expert slot of each layer, over all nodes; 0 for dense layers.
 pub fn slot_bytes(spec: &ModelSpec, source: &dyn WeightSource, nodes: usize) -> Vec<usize> {
     let map = SliceMap::new(spec.slices, nodes);
     let bytes = |id: LayerId, layer: &LayerSpec| {

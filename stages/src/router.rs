@@ -122,7 +122,9 @@ impl Chooser {
                     second = score;
                 }
             }
-            self.group_scores.push(if group.len() > 1 { best + second } else { best });
+            let score = if group.len() > 1 { best + second } else { best };
+            // Infinities of both signs (a damaged bias) add up to a NaN.
+            self.group_scores.push(if score.is_nan() { f32::NEG_INFINITY } else { score });
         }
         largest(&self.group_scores, moe.gate.groups_kept, &mut self.groups);
         for (group, scores) in self.biased.chunks_mut(size).enumerate() {
@@ -212,12 +214,38 @@ impl Stage for Router {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::GateSpec;
 
     #[test]
     fn equal_scores_choose_the_lower_id() {
         let mut chosen = vec![];
         largest(&[0.5, -0.0, 0.5, 0.0, 0.5], 4, &mut chosen);
         assert_eq!(chosen, [0, 2, 4, 1]);
+    }
+
+    #[test]
+    fn infinite_biases_choose_experts_and_break_nothing() {
+        let gate = GateSpec {
+            score: GateScore::Sigmoid,
+            bias: true,
+            groups: 2,
+            groups_kept: 1,
+            normalise: true,
+            scale: 1.0,
+        };
+        let moe = MoeSpec { experts: 4, top_k: 2, intermediate: 8, shared_intermediate: 0, gate };
+        let mut chooser = Chooser {
+            scores: vec![0.0; 4],
+            biased: vec![0.0; 4],
+            group_scores: vec![],
+            groups: vec![],
+            chosen: vec![],
+        };
+        let kernels =
+            Kernels::new(millstream_kernels::Isa::Scalar).expect("scalar runs everywhere");
+        let bias = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1.0];
+        chooser.choose(&moe, &[0.5, f32::NAN, 0.1, 0.2], Some(&bias), kernels);
+        assert_eq!(chooser.chosen.len(), 2);
     }
 
     #[test]

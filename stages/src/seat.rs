@@ -99,10 +99,12 @@ impl Seat {
             if stop.load(Ordering::Acquire) {
                 return;
             }
-            let idle_since = Instant::now();
-            self.wait(stop, spin, idle_since);
             if counts_idle {
-                self.context.gauges.compute_idle(idle_since.elapsed().as_nanos() as u64);
+                self.context.gauges.compute_rests();
+            }
+            self.wait(stop, spin, Instant::now());
+            if counts_idle {
+                self.context.gauges.compute_works();
             }
         }
     }

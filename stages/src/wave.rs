@@ -194,7 +194,7 @@ impl Wave {
         self.trace.clear();
     }
 
-    /// True when a stream waits for this wave (no row of it is a mere prompt row).
+    /// True when a stream waits for this wave: a row of it is no prompt row.
     pub fn is_decode(&self) -> bool {
         self.rows.iter().any(|row| !row.prefill)
     }

@@ -133,10 +133,13 @@ fn wrong_use_is_2_and_a_bad_model_is_1() {
         let (out, err) = expect(arguments, 2);
         assert!(out.is_empty() && err.contains("error: "), "{arguments:?}: {out}{err}");
     }
-    let (_, err) = expect(&["run", "-m", "/nonexistent", "Hello"], 1);
-    assert!(err.contains("/nonexistent"), "{err}");
-    let (_, err) = expect(&["run", "--logits", "/nonexistent/file"], 1);
-    assert!(err.contains("/nonexistent/file"), "{err}");
+    let empty = tempfile::tempdir().expect("a temporary directory");
+    let missing = empty.path().join("missing");
+    let missing = missing.to_str().expect("a UTF-8 path");
+    let (_, err) = expect(&["run", "-m", missing, "Hello"], 1);
+    assert!(err.contains(missing), "{err}");
+    let (_, err) = expect(&["run", "--logits", &format!("{missing}/file")], 1);
+    assert!(err.contains(&format!("{missing}/file")), "{err}");
 }
 
 #[test]

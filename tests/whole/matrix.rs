@@ -96,6 +96,7 @@ pub fn spec() -> ModelSpec {
         layer(full, FfnSpec::Dense { intermediate: 80 }),
         layer(IndexerUse::Shared, moe()),
         layer(full, moe()),
+        layer(IndexerUse::Shared, FfnSpec::Dense { intermediate: 80 }),
     ];
     let slices = ModelSpec::choose_slices(&layers, 1);
     assert_eq!(slices, 8, "the test model has eight slices");

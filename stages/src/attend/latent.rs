@@ -23,6 +23,7 @@ pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
 /// Fills `buffers.context`, `[rows, heads * value_dim]`, from `buffers.query`.
 pub(super) fn attend(actor: &mut Attend, wave: &Wave, compute: &mut Compute, mla: &MlaSpec) {
     let tokens = wave.rows.len();
+    compute.count_weights(actor.weights.latent_up.bytes());
     let group = (TILES_MAX / mla.heads).max(1);
     for first in (0..tokens).step_by(group) {
         attend_rows(actor, wave, compute, mla, first..tokens.min(first + group));

@@ -3,7 +3,7 @@
 //! One actor a layer. It owns the layer's KV pages and weights; a wave comes in with the residual
 //! stream and goes on with the residual stream after attention and the normed state for the FFN.
 //! Attention runs in absorbed form for one row and for many (DeepSeek-V2, arXiv 2405.04434,
-//! appendix; the order of sums is ARCHITECTURE.md section 8).
+//! appendix; the order of sums is docs/determinism.md).
 
 mod indexer;
 mod keys;

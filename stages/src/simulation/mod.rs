@@ -20,7 +20,7 @@ use crate::spec::{
     ModelSpec, MoeSpec, RopeSpec,
 };
 
-/// A model small enough to run thousands of times: a dense layer and two mixtures, an indexer
+/// A model small enough to run thousands of times: two mixtures between dense layers, an indexer
 /// that is shared once, two groups of experts.
 pub fn small_spec() -> ModelSpec {
     let layer = |indexer: IndexerUse, ffn: FfnSpec| LayerSpec {
@@ -67,6 +67,7 @@ pub fn small_spec() -> ModelSpec {
         layer(full, FfnSpec::Dense { intermediate: 16 }),
         layer(IndexerUse::Shared, moe(1, 1)),
         layer(full, moe(3, 2)),
+        layer(IndexerUse::Shared, FfnSpec::Dense { intermediate: 16 }),
     ];
     ModelSpec {
         vocabulary: 24,

@@ -4,7 +4,7 @@
 //! held against reference files made by another implementation, and the pipeline is held against
 //! it. Used by tests only; nothing of the pipeline calls it. Sources of the arithmetic: DeepSeek-V2
 //! (arXiv 2405.04434, latent attention in absorbed form), DeepSeek-V3 (arXiv 2412.19437, router),
-//! DeepSeek-V3.2 (indexer); the order of every sum is ARCHITECTURE.md section 8.
+//! DeepSeek-V3.2 (indexer); the order of every sum is docs/determinism.md.
 
 mod attention;
 mod ffn;
