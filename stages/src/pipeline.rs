@@ -40,6 +40,19 @@ pub enum StartError {
     /// Memory can't be had.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+    /// The KV of a layer doesn't fit the memory that the system gives.
+    #[error(
+        "{layer}: the system doesn't give the memory for the KV of {positions} positions ({bytes} \
+         bytes over all layers); lower --context"
+    )]
+    KeyValues {
+        /// The layer at which it ended.
+        layer: LayerId,
+        /// Positions over all sequences.
+        positions: usize,
+        /// Bytes over all layers.
+        bytes: usize,
+    },
     /// Workers can't be started.
     #[error(transparent)]
     Crew(#[from] CrewError),
@@ -220,8 +233,12 @@ fn layer_actors(
     let arena = placer.finish(&blueprint.binding)?;
     let last = id.index() + 1 == spec.layers.len();
     let (hidden, shared) = (spec.hidden, unit.is_some());
+    let attend = Attend::new(id, spec, limits, attention, arena.clone());
+    let positions = limits.kv_pages_max * crate::limits::KV_BLOCK_ROWS;
+    let bytes = limits.kv_bytes(spec);
+    let attend = attend.ok_or(StartError::KeyValues { layer: id, positions, bytes })?;
     let mut actors: Vec<Box<dyn Stage>> = vec![
-        Box::new(Attend::new(id, spec, limits, attention, arena.clone())),
+        Box::new(attend),
         Box::new(Matmul::new(id, hidden, limits, unit, shape, arena.clone())),
         Box::new(Combine::new(id, hidden, shape.is_some(), shared, last)),
     ];

@@ -74,6 +74,20 @@ fn too_little_memory_is_refused_with_a_table() {
 }
 
 #[test]
+fn memory_that_the_system_refuses_is_an_error_and_no_abort() {
+    let mut model = Model::open(&tiny()).expect("the model opens");
+    model.spec.context_max = 1 << 44;
+    let options = Options {
+        context: Some(1 << 44),
+        memory: Some(MemoryBudget::Bytes(u64::MAX)),
+        ..Options::default()
+    };
+    let Err(error) = Engine::start(model, &options) else { panic!("2^44 positions fit") };
+    let text = error.to_string();
+    assert!(text.contains("layer 0") && text.contains("--context"), "{text}");
+}
+
+#[test]
 fn memory_budget_decides_the_slots() {
     let model = Model::open(&tiny()).expect("the model opens");
     let all = millstream::engine::Setup::new(&model, &Options::default()).expect("it fits");

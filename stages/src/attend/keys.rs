@@ -21,21 +21,21 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Room for `pages` pages.
-    pub fn new(mla: &MlaSpec, pages: usize) -> Keys {
+    /// Room for `pages` pages; `None` when the system doesn't give that much memory.
+    pub fn new(mla: &MlaSpec, pages: usize) -> Option<Keys> {
         let index_dim = match &mla.indexer {
             IndexerUse::Full(indexer) => indexer.dim,
             _ => 0,
         };
-        let room = |width: usize| vec![0.0; pages * KV_BLOCK_ROWS * width];
-        Keys {
+        let room = |width: usize| zeroed(pages.checked_mul(KV_BLOCK_ROWS * width)?);
+        Some(Keys {
             latent_rank: mla.latent_rank,
             rope_dim: mla.rope_dim,
             index_dim,
-            latents: room(mla.latent_rank),
-            rope_keys: room(mla.rope_dim),
-            index_keys: room(index_dim),
-        }
+            latents: room(mla.latent_rank)?,
+            rope_keys: room(mla.rope_dim)?,
+            index_keys: room(index_dim)?,
+        })
     }
 
     /// The place of a position on a page.
@@ -72,4 +72,11 @@ impl Keys {
     pub fn index_key_mut(&mut self, place: Place) -> &mut [f32] {
         &mut self.index_keys[place.0 * self.index_dim..][..self.index_dim]
     }
+}
+
+/// Zeroes that the system maps when they are touched; `None` when it refuses that many.
+fn zeroed(len: usize) -> Option<Vec<f32>> {
+    // Asked first, because a refused `vec!` ends the process.
+    Vec::<f32>::new().try_reserve_exact(len).ok()?;
+    Some(vec![0.0; len])
 }

@@ -105,16 +105,19 @@ impl AttendWeights {
 }
 
 impl Attend {
-    /// The actor, with room for the KV of all pages.
+    /// The actor, with room for the KV of all pages; `None` when the system doesn't give that much
+    /// memory.
     pub fn new(
         layer: LayerId,
         model: &ModelSpec,
         limits: &Limits,
         weights: AttendWeights,
         arena: Arc<LayerArena>,
-    ) -> Attend {
+    ) -> Option<Attend> {
         let spec = model.layers[layer.index()].clone();
         let AttentionSpec::Mla(mla) = &spec.attention;
+        // The largest by far comes first, so that a refusal is told and not died of.
+        let keys = Keys::new(mla, limits.kv_pages_max)?;
         let rows = limits.rows_max;
         let room = |width: usize| vec![0.0; rows * width];
         let buffers = Buffers {
@@ -126,8 +129,7 @@ impl Attend {
             normed: vec![0.0; mla.query_rank.max(mla.latent_rank)],
             index: indexer::IndexBuffers::new(indexer_of(mla), limits),
         };
-        let keys = Keys::new(mla, limits.kv_pages_max);
-        Attend { layer, hidden: model.hidden, keys, weights, buffers, arena, spec }
+        Some(Attend { layer, hidden: model.hidden, keys, weights, buffers, arena, spec })
     }
 
     fn attend(&mut self, wave: &mut Wave, compute: &mut Compute) {
