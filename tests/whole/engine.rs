@@ -3,7 +3,6 @@
 
 use crate::support::{Case, Reference, argmax, data, max_distance};
 use millstream::engine::{Engine, Model, Options, Request};
-use millstream::sampler::Sampling;
 
 const MODELS: [&str; 3] = ["glm-dsa", "glm-dsa-grp-tied-f32", "glm-dsa-fp8"];
 
@@ -20,15 +19,7 @@ fn start(directory: &std::path::Path, prefill_chunk: usize) -> Engine {
 }
 
 fn request(prompt_ids: Vec<u32>, max_tokens: usize) -> Request {
-    Request {
-        prompt_ids,
-        max_tokens,
-        sampling: Sampling::GREEDY,
-        stop_ids: vec![],
-        forced: None,
-        keep_logits: true,
-        keep_trace: true,
-    }
+    Request { keep_logits: true, keep_trace: true, ..Request::greedy(prompt_ids, max_tokens) }
 }
 
 /// Prompt and greedy tokens in chunks of so many rows: logits, experts and selections of all
