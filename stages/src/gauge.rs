@@ -192,9 +192,4 @@ impl LatencyHistogram {
     pub fn max_us(&self) -> u64 {
         self.0.max()
     }
-
-    /// How many were recorded.
-    pub fn count(&self) -> u64 {
-        self.0.len()
-    }
 }

@@ -44,10 +44,6 @@ id!(
     SequenceId, "sequence"
 );
 id!(
-    /// An index into the fixed set of waves.
-    WaveId, "wave"
-);
-id!(
     /// A file of the model, an index into the checkpoint's list.
     FileId, "file"
 );

@@ -157,7 +157,6 @@ pub struct PlacedUnit {
     up: Vec<RegionId>,
     gate_format: WeightFormat,
     up_format: WeightFormat,
-    cols: usize,
     down: PlacedSlices,
 }
 
@@ -175,11 +174,6 @@ impl PlacedUnit {
     /// Down columns of a slice, `[hidden, slice_width]`.
     pub fn down<'a>(&self, arena: &'a LayerArena, slice: usize) -> Weights<'a> {
         self.down.view(arena, slice)
-    }
-
-    /// Width of the input.
-    pub fn cols(&self) -> usize {
-        self.cols
     }
 }
 
@@ -244,7 +238,6 @@ impl<'a> Placer<'a> {
             up_format: up.format(),
             gate: cut(gate),
             up: cut(up),
-            cols: gate.cols,
             down: self.slices(down),
         }
     }
