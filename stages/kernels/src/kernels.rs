@@ -4,34 +4,12 @@
 //! straight-line pass calls the same. Inputs are borrowed slices, results go into the caller's
 //! slices, nothing is allocated. A length that does not fit is a bug of ours and panics.
 
-use crate::format::Weights;
+use crate::activations::{ActivationLayout, Activations, Quantised, QuantisedRowMut};
+use crate::weights::{Floats, Weights};
 use crate::isa::Isa;
 use crate::scalar;
 #[cfg(target_arch = "x86_64")]
 use crate::simd;
-
-/// Activation rows of a matmul: row t is `data[rows[t] * stride ..][.. cols]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Activations<'a> {
-    /// All rows, f32, `stride` elements apart.
-    pub data: &'a [f32],
-    /// Elements from the start of one row to the start of the next; at least the columns.
-    pub stride: usize,
-    /// The rows to multiply, in the order of the output.
-    pub rows: &'a [u32],
-}
-
-impl<'a> Activations<'a> {
-    /// The first `cols` elements of the t-th chosen row.
-    ///
-    /// # Panics
-    /// If the row does not lie inside the data.
-    #[inline(always)]
-    pub fn token(&self, t: usize, cols: usize) -> &'a [f32] {
-        let start = self.rows[t] as usize * self.stride;
-        &self.data[start..start + cols]
-    }
-}
 
 /// The operations on one instruction set. All sets give the same bits; [`scalar`] defines them.
 #[derive(Clone, Copy, Debug)]
@@ -93,28 +71,61 @@ impl Kernels {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn dot(&self, w: Weights, x: &[f32]) -> f32 {
+    pub fn dot(&self, w: Floats, x: &[f32]) -> f32 {
         assert_eq!(w.len(), x.len(), "dot: weights and activations");
         dispatch!(self, dot, Dot { w, x })
     }
 
-    /// Multiplies every chosen activation row with every weight row.
+    /// Multiplies every chosen activation row with every weight row, in f32.
     ///
-    /// `w` is `rows * cols`, row-major; `out` is `[tokens][rows]`, contiguous:
-    /// `out[t * rows + r]` has the bits of [`Kernels::dot`] of weight row r and activation row t.
+    /// `out` is `[tokens][rows]`, contiguous: `out[t * rows + r]` has the bits of [`Kernels::dot`]
+    /// of weight row r, decoded to f32 (codes times their scale, rounded once), and activation row t.
     /// Several tokens share a weight load, never a sum.
     ///
     /// # Panics
-    /// If `cols` is 0 or does not divide `w`, if `out` is not tokens * rows long, or if an
-    /// activation row lies outside its data.
-    pub fn matmul(&self, w: Weights, cols: usize, x: Activations, out: &mut [f32]) {
-        assert!(
-            cols > 0 && w.len().is_multiple_of(cols),
-            "matmul: {} weights, {cols} cols",
-            w.len()
-        );
-        assert_eq!(out.len(), w.len() / cols * x.rows.len(), "matmul: output");
-        dispatch!(self, matmul, Matmul { w, cols, x, out })
+    /// If `out` is not tokens * rows long, or if an activation row lies outside its data.
+    pub fn matmul(&self, w: Weights, x: Activations, out: &mut [f32]) {
+        assert_eq!(out.len(), w.rows() * x.rows.len(), "matmul: output");
+        dispatch!(self, matmul, Matmul { w, x, out })
+    }
+
+    /// Multiplies every chosen quantised activation row with every weight row.
+    ///
+    /// `out` is `[tokens][rows]`, contiguous. With `d` the exact integer dot of a unit's codes, the
+    /// result is the chain `sum = fma(f32(d), weight scale * activation scale, sum)` over the units
+    /// in order, from +0. Several tokens share a weight load, never a sum.
+    ///
+    /// # Panics
+    /// If the layout of `x` isn't that of the format and columns, or a length doesn't fit.
+    pub fn matmul_quantised(&self, w: Weights, x: Quantised, out: &mut [f32]) {
+        let layout = ActivationLayout::of(w.format(), w.cols());
+        assert_eq!(layout, Some(x.layout), "matmul: activations of {}", w.format());
+        assert_eq!(out.len(), w.rows() * x.rows.len(), "matmul: output");
+        dispatch!(self, matmul_quantised, MatmulQuantised { w, x, out })
+    }
+
+    /// Rounds one row of activations to int8 by groups; see [`crate::activations`].
+    ///
+    /// # Panics
+    /// If a length isn't the layout's.
+    pub fn quantise(&self, layout: &ActivationLayout, x: &[f32], out: QuantisedRowMut) {
+        assert_eq!(x.len(), layout.cols, "quantise: input");
+        assert_eq!(out.codes.len(), layout.codes(), "quantise: codes");
+        assert_eq!(out.scales.len(), layout.units(), "quantise: scales");
+        assert_eq!(out.sums.len(), layout.units(), "quantise: sums");
+        dispatch!(self, quantise, Quantise { layout, x, out })
+    }
+
+    /// The transposed use: `y[c] = fma(q[r], w[r, c], y[c])` for the rows r in order, weights
+    /// decoded to f32. `row` is room for one decoded row.
+    ///
+    /// # Panics
+    /// If `q` isn't as long as there are rows, or `y` or `row` as there are columns.
+    pub fn transposed(&self, w: Weights, q: &[f32], y: &mut [f32], row: &mut [f32]) {
+        assert_eq!(q.len(), w.rows(), "transposed: factors");
+        assert_eq!(y.len(), w.cols(), "transposed: output");
+        assert_eq!(row.len(), w.cols(), "transposed: room for a row");
+        dispatch!(self, transposed, Transposed { w, q, y, row })
     }
 
     /// `y[i] = fma(a, x[i], y[i])`.
@@ -122,16 +133,8 @@ impl Kernels {
     /// # Panics
     /// If the lengths differ.
     pub fn axpy(&self, a: f32, x: &[f32], y: &mut [f32]) {
-        self.axpy_weights(a, Weights::F32(x), y);
-    }
-
-    /// `y[i] = fma(a, w[i], y[i])`, the weights widened exactly to f32.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn axpy_weights(&self, a: f32, w: Weights, y: &mut [f32]) {
-        assert_eq!(w.len(), y.len(), "axpy: input and output");
-        dispatch!(self, axpy_weights, Axpy { a, w, y })
+        assert_eq!(x.len(), y.len(), "axpy: input and output");
+        dispatch!(self, axpy, Axpy { a, x, y })
     }
 
     /// `y[i] = y[i] + x[i]`.

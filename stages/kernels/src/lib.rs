@@ -7,25 +7,30 @@
 //! [`scalar`], the definition, and README.md), and every transcendental function is ours
 //! (see [`math`]).
 //!
-//! - [`format`]: the formats that kernels compute on, and the borrowed view [`Weights`].
-//! - [`stored`]: the formats found in files, and how they widen at load time.
+//! - [`formats`]: the weight formats, one file each, and their layouts.
+//! - [`weights`]: the borrowed views [`Weights`] and [`Floats`], and the one decoder.
+//! - [`activations`]: what weights are multiplied with, f32 or int8 by groups.
 //! - [`isa`]: the instruction sets, found at run time.
 //! - [`kernels`]: [`Kernels`], the operations.
 //! - `simd`: the vector bodies (x86-64 only, the one place with unsafe code).
 
-pub mod format;
+pub mod activations;
+pub mod formats;
 pub mod isa;
 pub mod kernels;
 pub mod math;
 pub mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod simd;
-pub mod stored;
+pub mod weights;
 
-pub use format::{WEIGHT_FORMATS, WeightFormat, Weights};
+pub use activations::{
+    ActivationLayout, Activations, Quantised, QuantisedRow, QuantisedRowMut,
+};
+pub use formats::{FileMatrix, GroupSize, ScaleType, WeightFormat};
 pub use isa::{Isa, UnknownIsa};
-pub use kernels::{Activations, Kernels};
-pub use stored::{STORED_FORMATS, StoredFormat, round_int8_row};
+pub use kernels::Kernels;
+pub use weights::{Floats, Weights};
 
 // Weights are cast from little-endian file bytes in place.
 const _: () = assert!(cfg!(target_endian = "little"), "weights are little-endian in files");

@@ -7,8 +7,13 @@
 //! against them); the straight-line pass may call them directly. Lengths are the caller's business:
 //! here a mismatch panics or ends at the shorter side.
 
-use crate::format::{Weights, bf16_to_f32};
+use crate::activations::{ActivationLayout, Quantised, QuantisedRow, QuantisedRowMut};
+use crate::formats::{
+    BlockCode, WeightFormat, bf16::bf16_to_f32, f16::f16_to_f32, fp8, int2_row::Int2,
+    int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
+};
 use crate::math;
+use crate::weights::{Floats, Weights};
 
 /// Virtual lanes of every sum.
 pub const LANES: usize = 16;
@@ -32,20 +37,22 @@ pub fn tree_sum(lanes: Lanes) -> f32 {
 }
 
 /// Sum of products; see [`Kernels::dot`](crate::Kernels::dot).
-pub fn dot(w: Weights, x: &[f32]) -> f32 {
+pub fn dot(w: Floats, x: &[f32]) -> f32 {
     match w {
-        Weights::F32(w) => dot_with(w, x, |w| w),
-        Weights::Bf16(w) => dot_with(w, x, bf16_to_f32),
+        Floats::F32(w) => dot_with(w.len(), x, |i| w[i]),
+        Floats::Bf16(w) => dot_with(w.len(), x, |i| bf16_to_f32(w[i])),
+        Floats::F16(w) => dot_with(w.len(), x, |i| f16_to_f32(w[i])),
     }
 }
 
-fn dot_with<T: Copy + Default>(w: &[T], x: &[f32], widen: impl Fn(T) -> f32) -> f32 {
+/// The f32 rule over weights 0, 1, 2, .. ; what is missing of the last chunk counts as +0.
+fn dot_with(len: usize, x: &[f32], weight: impl Fn(usize) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
-    for (w, x) in w.chunks(LANES).zip(x.chunks(LANES)) {
+    for (chunk, x) in x.chunks(LANES).enumerate() {
         let x = padded(x);
         for (i, lane) in lanes.iter_mut().enumerate() {
-            // T::default() is +0 in every format.
-            let weight = widen(w.get(i).copied().unwrap_or_default());
+            let index = chunk * LANES + i;
+            let weight = if index < len { weight(index) } else { 0.0 };
             *lane = weight.mul_add(x[i], *lane);
         }
     }
@@ -64,13 +71,131 @@ pub fn sum(x: &[f32]) -> f32 {
 }
 
 /// Dots of every weight row with every token; see [`Kernels::matmul`](crate::Kernels::matmul).
-pub fn matmul(w: Weights, cols: usize, x: crate::Activations, out: &mut [f32]) {
-    let rows = w.len() / cols;
+pub fn matmul(w: Weights, x: crate::Activations, out: &mut [f32]) {
+    let (rows, cols) = (w.rows(), w.cols());
     for t in 0..x.rows.len() {
         let token = x.token(t, cols);
         for r in 0..rows {
-            out[t * rows + r] = dot(w.slice(r * cols..(r + 1) * cols), token);
+            out[t * rows + r] = dot_row(w, r, token);
         }
+    }
+}
+
+/// The f32 rule over a row's decoded weights.
+fn dot_row(w: Weights, row: usize, x: &[f32]) -> f32 {
+    if let Some(floats) = w.floats() {
+        return dot(floats.slice(row * w.cols()..(row + 1) * w.cols()), x);
+    }
+    match w.format() {
+        WeightFormat::Fp8Block128(scale) => {
+            let bytes = w.format().block_bytes(w.cols());
+            let row = &w.bytes()[row * bytes..][..bytes];
+            let codes = &row[fp8::row_scale_bytes(scale, w.cols())..];
+            dot_with(w.cols(), x, |i| {
+                fp8::FP8_VALUES[codes[i] as usize] * scale.read(row, i / fp8::BLOCK)
+            })
+        }
+        WeightFormat::Int8Row(_) => dot_codes::<Int8>(w, row, x),
+        WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => dot_codes::<Int4>(w, row, x),
+        WeightFormat::Int2Row(_) => dot_codes::<Int2>(w, row, x),
+        WeightFormat::Int3Group64(_) => dot_codes::<Int3>(w, row, x),
+        WeightFormat::Mxfp4 => dot_codes::<E2m1>(w, row, x),
+        WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => {
+            unreachable!("plain floats are above")
+        }
+    }
+}
+
+/// The f32 rule over codes times scales, each rounded once.
+fn dot_codes<C: BlockCode>(w: Weights, row: usize, x: &[f32]) -> f32 {
+    dot_with(w.cols(), x, |i| C::value(w.code::<C>(row, i)) as f32 * w.scale::<C>(row, i))
+}
+
+/// Exact integer dots and one scaled sum; see
+/// [`Kernels::matmul_quantised`](crate::Kernels::matmul_quantised).
+pub fn matmul_quantised(w: Weights, x: Quantised, out: &mut [f32]) {
+    let rows = w.rows();
+    for t in 0..x.rows.len() {
+        let token = x.token(t);
+        for r in 0..rows {
+            let dot = match w.format() {
+                WeightFormat::Int8Row(_) => dot_quantised::<Int8>,
+                WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => dot_quantised::<Int4>,
+                WeightFormat::Int2Row(_) => dot_quantised::<Int2>,
+                WeightFormat::Int3Group64(_) => dot_quantised::<Int3>,
+                WeightFormat::Mxfp4 => dot_quantised::<E2m1>,
+                WeightFormat::F32
+                | WeightFormat::Bf16
+                | WeightFormat::F16
+                | WeightFormat::Fp8Block128(_) => unreachable!("floats take f32 activations"),
+            };
+            out[t * rows + r] = dot(w, r, &x.layout, token);
+        }
+    }
+}
+
+/// One row times one token: for every unit, in order, `sum = fma(dot, weight scale * activation
+/// scale, sum)`, the dot an exact integer.
+fn dot_quantised<C: BlockCode>(
+    w: Weights,
+    row: usize,
+    layout: &ActivationLayout,
+    x: QuantisedRow,
+) -> f32 {
+    let mut sum = 0.0f32;
+    for (unit, scale) in x.scales.iter().enumerate() {
+        let columns = unit * layout.unit..w.cols().min((unit + 1) * layout.unit);
+        let mut dot = 0;
+        for column in columns.clone() {
+            let code = i32::from(x.codes[layout.order.place(column)]);
+            dot += C::value(w.code::<C>(row, column)) * code;
+        }
+        sum = (dot as f32).mul_add(w.scale::<C>(row, columns.start) * scale, sum);
+    }
+    sum
+}
+
+/// Below this a group of activations counts as zero: 127 / max would overflow.
+pub const QUANTISED_MIN: f32 = 1e-30;
+
+/// Rounds a row to int8 by groups; see [`Kernels::quantise`](crate::Kernels::quantise).
+pub fn quantise(layout: &ActivationLayout, x: &[f32], out: QuantisedRowMut) {
+    out.codes.fill(0);
+    for (group, x) in x.chunks(layout.group).enumerate() {
+        let first = group * layout.group;
+        // Of non-negative floats the larger has the larger bits; NaN is above infinity.
+        let max = f32::from_bits(x.iter().map(|x| x.abs().to_bits()).max().unwrap_or(0));
+        let (scale, factor) = quantisation(max);
+        for (i, x) in x.iter().enumerate() {
+            let code = if factor == 0.0 { 0.0 } else { (x * factor).round_ties_even() };
+            out.codes[layout.order.place(first + i)] = code as i8;
+        }
+        for unit in first / layout.unit..(first + x.len()).div_ceil(layout.unit) {
+            out.scales[unit] = scale;
+            let columns = unit * layout.unit..layout.cols.min((unit + 1) * layout.unit);
+            let code = |column: usize| i32::from(out.codes[layout.order.place(column)]);
+            out.sums[unit] = columns.map(code).sum();
+        }
+    }
+}
+
+/// The scale of a group of activations whose largest magnitude is `max`, and the factor to codes.
+/// A group that isn't finite gets scale NaN and codes 0, so that its results are NaN.
+pub fn quantisation(max: f32) -> (f32, f32) {
+    if !max.is_finite() {
+        (f32::NAN, 0.0)
+    } else if max < QUANTISED_MIN {
+        (0.0, 0.0)
+    } else {
+        (max / 127.0, 127.0 / max)
+    }
+}
+
+/// Columns instead of rows; see [`Kernels::transposed`](crate::Kernels::transposed).
+pub fn transposed(w: Weights, q: &[f32], y: &mut [f32], row: &mut [f32]) {
+    for (r, q) in q.iter().enumerate() {
+        w.decode_row(r, row);
+        axpy(*q, row, y);
     }
 }
 
@@ -78,18 +203,6 @@ pub fn matmul(w: Weights, cols: usize, x: crate::Activations, out: &mut [f32]) {
 pub fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
     for (x, y) in x.iter().zip(y) {
         *y = a.mul_add(*x, *y);
-    }
-}
-
-/// y = fma(a, w, y); see [`Kernels::axpy_weights`](crate::Kernels::axpy_weights).
-pub fn axpy_weights(a: f32, w: Weights, y: &mut [f32]) {
-    match w {
-        Weights::F32(w) => axpy(a, w, y),
-        Weights::Bf16(w) => {
-            for (w, y) in w.iter().zip(y) {
-                *y = a.mul_add(bf16_to_f32(*w), *y);
-            }
-        }
     }
 }
 
@@ -114,7 +227,7 @@ pub fn inverse_root(square_sum: f32, count: usize, epsilon: f32) -> f32 {
 
 /// Root-mean-square norm; see [`Kernels::rms_norm`](crate::Kernels::rms_norm).
 pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    let factor = inverse_root(dot(Weights::F32(x), x), x.len(), epsilon);
+    let factor = inverse_root(dot(Floats::F32(x), x), x.len(), epsilon);
     for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {
         *out = (x * factor) * w;
     }
@@ -126,7 +239,7 @@ pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &m
     for (out, x) in out.iter_mut().zip(x) {
         *out = x - mean;
     }
-    let factor = inverse_root(dot(Weights::F32(out), out), x.len(), epsilon);
+    let factor = inverse_root(dot(Floats::F32(out), out), x.len(), epsilon);
     for ((out, w), b) in out.iter_mut().zip(weight).zip(bias) {
         *out = (*out * factor) * w + b;
     }

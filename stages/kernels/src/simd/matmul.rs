@@ -5,8 +5,8 @@
 //! Weights come from memory once: all tokens pass over a group of weight rows that fits the
 //! second-level cache before the next group is touched.
 
-use super::{Element, Operation, Simd, Weights, load_padded, prefetch};
-use crate::kernels::Activations;
+use super::{Element, Floats, Operation, Simd, Weights, load_padded, prefetch};
+use crate::activations::Activations;
 use crate::scalar::LANES;
 
 /// Weight bytes that all tokens pass over before the next are touched: a part of the smallest
@@ -23,7 +23,6 @@ const LINE_BYTES: usize = 64;
 /// Every activation row times every weight row; see [`crate::Kernels::matmul`].
 pub struct Matmul<'a> {
     pub w: Weights<'a>,
-    pub cols: usize,
     pub x: Activations<'a>,
     pub out: &'a mut [f32],
 }
@@ -32,9 +31,10 @@ impl Operation for Matmul<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, cpu: S) {
-        match self.w {
-            Weights::F32(w) => all_groups(cpu, w, self.cols, self.x, self.out),
-            Weights::Bf16(w) => all_groups(cpu, w, self.cols, self.x, self.out),
+        match self.w.floats() {
+            Some(Floats::F32(w)) => all_groups(cpu, w, self.w.cols(), self.x, self.out),
+            Some(Floats::Bf16(w)) => all_groups(cpu, w, self.w.cols(), self.x, self.out),
+            Some(Floats::F16(_)) | None => crate::scalar::matmul(self.w, self.x, self.out),
         }
     }
 }

@@ -16,7 +16,7 @@ pub mod ops;
 pub use avx2::Avx2;
 pub use avx512::Avx512;
 
-use crate::format::Weights;
+use crate::weights::{Floats, Weights};
 use crate::scalar::LANES;
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 

@@ -4,7 +4,8 @@
 //! what it returns. Callers have checked the lengths.
 
 pub use super::matmul::Matmul;
-use super::{Element, Operation, Simd, Weights, load_padded, store_first};
+use super::{Element, Floats, Operation, Simd, Weights, load_padded, store_first};
+use crate::activations::{ActivationLayout, Quantised, QuantisedRowMut};
 use crate::math::exp_steps;
 use crate::scalar::{LANES, inverse_root, maximum, softmax_shift};
 
@@ -89,7 +90,7 @@ fn dot_lanes<S: Simd, T: Element>(cpu: S, w: &[T], x: &[f32]) -> S::Vector {
 
 /// Sum of products.
 pub struct Dot<'a> {
-    pub w: Weights<'a>,
+    pub w: Floats<'a>,
     pub x: &'a [f32],
 }
 
@@ -98,8 +99,9 @@ impl Operation for Dot<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, cpu: S) -> f32 {
         cpu.tree_sum(match self.w {
-            Weights::F32(w) => dot_lanes(cpu, w, self.x),
-            Weights::Bf16(w) => dot_lanes(cpu, w, self.x),
+            Floats::F32(w) => dot_lanes(cpu, w, self.x),
+            Floats::Bf16(w) => dot_lanes(cpu, w, self.x),
+            Floats::F16(_) => return crate::scalar::dot(self.w, self.x),
         })
     }
 }
@@ -128,7 +130,7 @@ impl Operation for Sum<'_> {
 /// y = fma(a, w, y).
 pub struct Axpy<'a> {
     pub a: f32,
-    pub w: Weights<'a>,
+    pub x: &'a [f32],
     pub y: &'a mut [f32],
 }
 
@@ -145,9 +147,55 @@ impl Operation for Axpy<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, cpu: S) {
-        match self.w {
-            Weights::F32(w) => map(cpu, AxpyMap(self.a), [w], self.y),
-            Weights::Bf16(w) => map(cpu, AxpyMap(self.a), [w], self.y),
+        map(cpu, AxpyMap(self.a), [self.x], self.y);
+    }
+}
+
+/// Exact integer dots and one scaled sum.
+pub struct MatmulQuantised<'a> {
+    pub w: Weights<'a>,
+    pub x: Quantised<'a>,
+    pub out: &'a mut [f32],
+}
+
+impl Operation for MatmulQuantised<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _cpu: S) {
+        crate::scalar::matmul_quantised(self.w, self.x, self.out);
+    }
+}
+
+/// Activations to int8.
+pub struct Quantise<'a, 'b> {
+    pub layout: &'a ActivationLayout,
+    pub x: &'a [f32],
+    pub out: QuantisedRowMut<'b>,
+}
+
+impl Operation for Quantise<'_, '_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _cpu: S) {
+        crate::scalar::quantise(self.layout, self.x, self.out);
+    }
+}
+
+/// Columns instead of rows.
+pub struct Transposed<'a> {
+    pub w: Weights<'a>,
+    pub q: &'a [f32],
+    pub y: &'a mut [f32],
+    pub row: &'a mut [f32],
+}
+
+impl Operation for Transposed<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, cpu: S) {
+        for (r, q) in self.q.iter().enumerate() {
+            self.w.decode_row(r, self.row);
+            map(cpu, AxpyMap(*q), [&*self.row], self.y);
         }
     }
 }

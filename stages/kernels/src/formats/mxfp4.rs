@@ -1,0 +1,64 @@
+//! mxfp4: OCP Microscaling FP4. E2M1 nibbles, one power of two per 32 columns of a row.
+//!
+//! A nibble is 1 sign, 2 exponent bits with bias 1, 1 mantissa bit (OCP MX specification, section
+//! 5.3.3): 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. Kernels count in halves, so that values
+//! are small integers; the scale is halved for it, exactly. Nibbles lie as those of int4 do.
+
+use super::block::{BlockCode, Order};
+use super::int4_group::Int4;
+use super::{ActivationKind, FormatInfo};
+
+/// The table line.
+pub const INFO: FormatInfo = FormatInfo {
+    name: "mxfp4",
+    file_bits: 4,
+    activations: ActivationKind::Int8,
+    code_max: 0,
+    colibri_name: Some("mxfp4"),
+};
+
+/// Columns that share a scale.
+pub const GROUP: usize = 32;
+
+/// Twice the value of every nibble.
+pub const HALVES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// E2M1 nibbles.
+pub struct E2m1;
+
+impl BlockCode for E2m1 {
+    const STEP_COLUMNS: usize = 8;
+    const STEP_LINES: usize = 1;
+    const ORDER: Order = Order::Pairs;
+    const ZERO_CODE: u8 = 0;
+    const OFFSET: i32 = 12;
+    const FACTOR: f32 = 0.5;
+
+    #[inline(always)]
+    fn get(step: &[u8], row: usize, column: usize) -> u8 {
+        Int4::get(step, row, column)
+    }
+    #[inline(always)]
+    fn put(step: &mut [u8], row: usize, column: usize, code: u8) {
+        Int4::put(step, row, column, code);
+    }
+    #[inline(always)]
+    fn file_get(row: &[u8], column: usize) -> u8 {
+        Int4::file_get(row, column)
+    }
+    #[inline(always)]
+    fn file_put(row: &mut [u8], column: usize, code: u8) {
+        Int4::file_put(row, column, code);
+    }
+    #[inline(always)]
+    fn value(code: u8) -> i32 {
+        i32::from(HALVES[code as usize])
+    }
+    /// The nearest code of a number of halves; ties go to the smaller magnitude.
+    #[inline(always)]
+    fn code(value: i32) -> u8 {
+        let nearest = (0..8u8).min_by_key(|&code| (Self::value(code) - value.abs()).abs());
+        let code = nearest.unwrap_or(0);
+        if value < 0 && code > 0 { code | 8 } else { code }
+    }
+}
