@@ -28,6 +28,7 @@ pub mod load;
 mod matmul;
 #[cfg(not(loom))]
 pub mod parts;
+pub mod pieces;
 #[cfg(not(loom))]
 pub mod pipeline;
 #[cfg(not(loom))]

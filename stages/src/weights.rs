@@ -1,11 +1,14 @@
 //! Where weights come from: the one door between a checkpoint and the stages.
 //!
 //! `src/checkpoint` implements [`WeightSource`]; the pipeline asks it at start for the resident
-//! tensors, and the loader asks it for the pieces of an expert and hands it the bytes back to be
-//! put in place. The stages know neither file format nor tensor name.
+//! tensors, piece by piece, straight into the arenas, and the loader asks it for the extents of an
+//! expert and hands it the bytes back to be put in place. Everything that comes through the door is
+//! in the compute layout of its format. The stages know neither file format nor tensor name.
 
 use crate::ids::{ExpertId, FileId, LayerId};
-use millstream_kernels::WeightFormat;
+use crate::load::ExpertShape;
+use millstream_kernels::{WeightFormat, Weights};
+use std::ops::Range;
 
 /// What a tensor does. Shapes are `[rows, columns]`, vectors `[1, n]`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,44 +77,13 @@ pub enum Part {
     ExpertDown(ExpertId),
 }
 
-/// A tensor in memory, row-major, in a format that the kernels compute on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Matrix {
-    /// Rows.
-    pub rows: usize,
-    /// Columns: the summed dimension.
-    pub cols: usize,
-    /// `rows * cols` weights.
-    pub data: MatrixData,
-}
-
-/// The weights of a [`Matrix`].
-#[derive(Clone, Debug, PartialEq)]
-pub enum MatrixData {
-    /// IEEE single.
-    F32(Vec<f32>),
-    /// The upper half of an IEEE single.
-    Bf16(Vec<u16>),
-}
-
-impl Matrix {
-    /// Every weight widened to f32 (exact).
-    pub fn to_f32(&self) -> Vec<f32> {
-        match &self.data {
-            MatrixData::F32(data) => data.clone(),
-            MatrixData::Bf16(data) => {
-                data.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect()
-            }
-        }
-    }
-
-    /// The format of the weights.
-    pub fn format(&self) -> WeightFormat {
-        match self.data {
-            MatrixData::F32(_) => WeightFormat::F32,
-            MatrixData::Bf16(_) => WeightFormat::Bf16,
-        }
-    }
+/// A block of a tensor. See [`crate::pieces`] for how tensors are cut.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Rectangle {
+    /// Rows of the whole tensor.
+    pub rows: Range<usize>,
+    /// Columns of the whole tensor.
+    pub cols: Range<usize>,
 }
 
 /// A run of bytes of one file that has to be read for an expert.
@@ -125,18 +97,6 @@ pub struct Extent {
     pub bytes: usize,
 }
 
-/// The three weight matrices of an expert in a kernel format, as the source hands them over.
-/// `gate` and `up` are `[intermediate, hidden]`, `down` is `[hidden, intermediate]`, row-major.
-/// All three have one length in weights: `intermediate * hidden`.
-pub struct ExpertParts<'a> {
-    /// Gate rows, as bytes of the expert's [`WeightFormat`].
-    pub gate: &'a mut [u8],
-    /// Up rows.
-    pub up: &'a mut [u8],
-    /// Down rows.
-    pub down: &'a mut [u8],
-}
-
 /// A source's complaint; says which file, tensor and bound.
 #[derive(Debug, thiserror::Error, Clone)]
 #[error("{0}")]
@@ -144,34 +104,99 @@ pub struct SourceError(pub String);
 
 /// Where weights come from.
 ///
-/// Resident tensors are read once at start through [`WeightSource::load`]. An expert is read by
+/// Resident tensors are read once at start through [`WeightSource::read`]. An expert is read by
 /// the loader: it reads the expert's extents one after the other into one staging buffer, in the
-/// order of [`WeightSource::expert_extents`], and hands that buffer to [`WeightSource::unpack_expert`].
+/// order of [`WeightSource::expert_extents`], and hands that buffer to
+/// [`WeightSource::unpack_slice`], slice by slice.
 pub trait WeightSource: Send + Sync {
-    /// Reads one tensor, in the format the kernels will compute on.
+    /// The format of a tensor that the model has.
+    fn format(&self, layer: Option<LayerId>, part: Part) -> WeightFormat;
+
+    /// Reads a block of a tensor into `out`, in the compute layout of a matrix of its own
+    /// ([`WeightFormat::matrix_bytes`] bytes, aligned to 64). The block is one of the tensor's
+    /// pieces ([`crate::pieces::pieces`]) or a run of a piece's rows that starts and ends at row
+    /// blocks of the format (the end of a piece counts as one).
     ///
     /// # Errors
-    /// When the tensor is missing, has another shape, or can't be read.
-    fn load(&self, layer: Option<LayerId>, part: Part) -> Result<Matrix, SourceError>;
+    /// When the tensor can't be read.
+    fn read(
+        &self,
+        layer: Option<LayerId>,
+        part: Part,
+        block: &Rectangle,
+        out: &mut [u8],
+    ) -> Result<(), SourceError>;
 
-    /// The kernel format that the routed experts of a layer have after unpacking.
-    fn expert_format(&self, layer: LayerId) -> WeightFormat;
+    /// The formats of gate, up and down of a layer's routed experts.
+    fn expert_formats(&self, layer: LayerId) -> [WeightFormat; 3];
 
     /// The bytes to read for an expert: where they are in the files.
     fn expert_extents(&self, layer: LayerId, expert: ExpertId) -> &[Extent];
 
-    /// Turns the bytes of an expert's extents (concatenated) into kernel format.
+    /// Puts one slice of an expert in place: `staging` holds the expert's extents one after the
+    /// other, `out` becomes the slice as [`ExpertShape`] lays it out. Allocates nothing.
     ///
     /// # Panics
-    /// When `staging` isn't as long as the extents together, or a part has the wrong length.
-    fn unpack_expert(
+    /// When a length is wrong.
+    fn unpack_slice(
+        &self,
+        layer: LayerId,
+        expert: ExpertId,
+        shape: &ExpertShape,
+        slice: usize,
+        staging: &[u8],
+        out: &mut [u8],
+    );
+
+    /// Checks an expert's bytes against what the files say of them, where they say anything and
+    /// the user asked for it. The loader calls it before it unpacks.
+    ///
+    /// # Errors
+    /// When the bytes are damaged; says which slice of what.
+    fn verify(
         &self,
         layer: LayerId,
         expert: ExpertId,
         staging: &[u8],
-        parts: ExpertParts<'_>,
-    );
+    ) -> Result<(), SourceError> {
+        let _ = (layer, expert, staging);
+        Ok(())
+    }
 
     /// The name of a file, for messages.
     fn file_name(&self, file: FileId) -> String;
+}
+
+/// Reads a vector (or a small matrix) as f32.
+///
+/// # Errors
+/// When it can't be read.
+pub fn read_f32(
+    source: &dyn WeightSource,
+    layer: Option<LayerId>,
+    part: Part,
+    [rows, cols]: [usize; 2],
+) -> Result<Vec<f32>, SourceError> {
+    let format = source.format(layer, part);
+    let mut bytes = aligned_bytes(format.matrix_bytes(rows, cols));
+    let bytes = bytemuck::cast_slice_mut(&mut bytes);
+    let bytes: &mut [u8] = &mut bytes[..format.matrix_bytes(rows, cols)];
+    source.read(layer, part, &Rectangle { rows: 0..rows, cols: 0..cols }, bytes)?;
+    let weights = Weights::new(format, rows, cols, bytes);
+    let mut out = vec![0.0; rows * cols];
+    for (row, out) in out.chunks_exact_mut(cols).enumerate() {
+        weights.decode_row(row, out);
+    }
+    Ok(out)
+}
+
+/// A cache line of bytes: what buffers in the compute layout are made of.
+#[derive(Clone, Copy, Debug, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C, align(64))]
+pub struct Line([u8; 64]);
+
+/// A zeroed buffer of at least `bytes` bytes, aligned as any format asks; view it with
+/// `bytemuck::cast_slice`.
+pub fn aligned_bytes(bytes: usize) -> Vec<Line> {
+    vec![Line([0; 64]); bytes.div_ceil(64)]
 }
