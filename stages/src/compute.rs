@@ -6,10 +6,12 @@
 //! tile, and sums are cut only at slice borders ([`SliceMap`]).
 
 use crate::limits::{JOB_COLUMNS, Limits};
+use crate::load::{ExpertMatrix, ExpertShape};
 use crate::placed::{PlacedRows, PlacedSlices, PlacedUnit, SliceMap, Subtree};
+use crate::quantised::{QuantisedBuffer, RowSource};
 use crate::queue::{Executor, Grid, Job, JobList, TILES_MAX, Task, Tile};
-use crate::spec::{FfnSpec, LayerSpec, ModelSpec};
-use millstream_kernels::{Activations, Kernels, Weights};
+use crate::spec::{AttentionSpec, FfnSpec, LayerSpec, ModelSpec};
+use millstream_kernels::{ActivationLayout, Activations, Kernels, Quantised, Weights};
 use millstream_topology::arena::{LayerArena, ReadLease};
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ pub struct Compute {
     identity: Vec<u32>,
     partials: Vec<f32>,
     inner: Vec<f32>,
+    /// Quantised inputs of the operation at hand.
+    quantised: Vec<QuantisedBuffer>,
     weight_bytes: u64,
 }
 
@@ -42,7 +46,7 @@ pub trait UnitWeights: Sync {
 
     /// Bytes of all three matrices over all slices.
     fn bytes(&self, slices: usize) -> usize {
-        let of = |weights: Weights<'_>| weights.len() * weights.format().bytes_per_weight();
+        let of = |weights: Weights<'_>| weights.bytes().len();
         slices * (of(self.gate(0)) + of(self.up(0)) + of(self.down(0)))
     }
 }
@@ -75,31 +79,30 @@ pub struct LeasedUnit<'a> {
     /// The right to read.
     pub lease: &'a ReadLease,
     /// What lies where in the slot.
-    pub shape: &'a crate::load::ExpertShape,
+    pub shape: &'a ExpertShape,
     /// Which node holds which slice.
     pub map: &'a SliceMap,
 }
 
 impl LeasedUnit<'_> {
-    fn weights(&self, slice: usize, which: usize) -> Weights<'_> {
-        let node = self.map.node_of(slice);
-        let range = self.shape.range(self.map, slice, which);
-        Weights::from_bytes(self.shape.format, &self.lease.part(node)[range])
+    fn weights(&self, slice: usize, which: ExpertMatrix) -> Weights<'_> {
+        let part = self.lease.part(self.map.node_of(slice));
+        self.shape.weights(&part[self.shape.slice_range(self.map, slice)], which)
     }
 }
 
 impl UnitWeights for LeasedUnit<'_> {
     fn gate(&self, slice: usize) -> Weights<'_> {
-        self.weights(slice, 0)
+        self.weights(slice, ExpertMatrix::Gate)
     }
     fn up(&self, slice: usize) -> Weights<'_> {
-        self.weights(slice, 1)
+        self.weights(slice, ExpertMatrix::Up)
     }
     fn down(&self, slice: usize) -> Weights<'_> {
-        self.weights(slice, 2)
+        self.weights(slice, ExpertMatrix::Down)
     }
     fn slice_width(&self) -> usize {
-        self.shape.slice_width(self.map)
+        self.shape.slice_width()
     }
 }
 
@@ -138,11 +141,13 @@ impl Compute {
     ) -> Compute {
         let rows = limits.rows_max;
         let inner = spec.layers.iter().map(inner_width).max().unwrap_or(0);
+        let codes = quantised_codes_max(spec) * rows;
         Compute {
             jobs: JobList::new(map.nodes, executor.jobs_max()),
             identity: (0..rows as u32).collect(),
             partials: vec![0.0; map.subtrees.len() * rows * spec.hidden],
             inner: vec![0.0; rows * inner],
+            quantised: (0..PRODUCTS_MAX).map(|_| QuantisedBuffer::new(codes)).collect(),
             weight_bytes: 0,
             executor,
             kernels,
@@ -182,17 +187,26 @@ impl Compute {
         tokens: usize,
         products: impl IntoIterator<Item = Product<'a>>,
     ) {
-        let rows = &self.identity[..tokens];
         let mut products = products.into_iter();
+        let batch: [Option<Product<'a>>; PRODUCTS_MAX] = std::array::from_fn(|_| products.next());
+        assert!(products.next().is_none(), "more than {PRODUCTS_MAX} products in one batch");
+        let mut buffers = std::mem::take(&mut self.quantised);
+        let inputs = self.quantise_products(&mut buffers, tokens, &batch);
+        let rows = &self.identity[..tokens];
+        let mut pairs = batch.into_iter().zip(inputs);
         let tasks: [Option<RowsTask<'_>>; PRODUCTS_MAX] = std::array::from_fn(|_| {
-            let Product { weights, x, stride, out } = products.next()?;
+            let (Some(Product { weights, x, stride, out }), buffer) = pairs.next()? else {
+                return None;
+            };
             let out = &mut out[..tokens * weights.rows];
             let columns = job_columns(weights.rows);
-            let x = Activations { data: x, stride, rows };
+            let x = match buffer {
+                None => Input::Floats(Activations { data: x, stride, rows }),
+                Some(index) => Input::Codes(buffers[index].view(0, rows)),
+            };
             let out = Grid::new(out, weights.rows, weights.rows, tokens, columns);
             Some(RowsTask { kernels: self.kernels, arena, weights, x, out, columns })
         });
-        assert!(products.next().is_none(), "more than {PRODUCTS_MAX} products in one batch");
         self.jobs.clear();
         for (index, task) in tasks.iter().flatten().enumerate() {
             self.weight_bytes += task.weights.bytes() as u64;
@@ -205,6 +219,40 @@ impl Compute {
             }
         }
         self.executor.run(&self.jobs, &AllRowsTask { tasks: &tasks });
+        self.quantised = buffers;
+    }
+
+    /// Quantises what the products of a batch read, each input and layout once. Says for each
+    /// product which buffer it takes; none takes f32.
+    fn quantise_products(
+        &mut self,
+        buffers: &mut [QuantisedBuffer],
+        tokens: usize,
+        batch: &[Option<Product<'_>>; PRODUCTS_MAX],
+    ) -> [Option<usize>; PRODUCTS_MAX] {
+        let mut filled = [None; PRODUCTS_MAX];
+        let mut inputs = [None; PRODUCTS_MAX];
+        for (index, product) in batch.iter().enumerate() {
+            let Some(Product { weights, x, stride, .. }) = product else { continue };
+            let Some(layout) = ActivationLayout::of(weights.format, weights.cols) else { continue };
+            let key = Some((x.as_ptr(), layout));
+            inputs[index] = filled.iter().position(|known| *known == key).or_else(|| {
+                let source = RowSource {
+                    data: x,
+                    slice_offset: 0,
+                    stride: *stride,
+                    slices: 1,
+                    rows: &self.identity[..tokens],
+                };
+                let filling = buffers[index].fill(self.kernels, layout, source, &mut self.jobs);
+                if let Some(filling) = filling {
+                    self.executor.run(&self.jobs, &filling);
+                }
+                filled[index] = key;
+                Some(index)
+            });
+        }
+        inputs
     }
 
     /// `out[t] = weights * x[t]` with the columns cut at the slices, `[tokens, rows]`. `x` has
@@ -222,8 +270,7 @@ impl Compute {
         let slice = |slice: usize| weights.view(arena, slice);
         let input = SlicedInput { data: x, slice_offset: weights.slice_cols, stride };
         let partials = std::mem::take(&mut self.partials);
-        let partials =
-            self.sum_slices(partials, &slice, weights.slice_cols, input, weights.rows, tokens);
+        let partials = self.sum_slices(partials, &slice, input, tokens);
         out[..tokens * weights.rows].copy_from_slice(&partials[..tokens * weights.rows]);
         self.partials = partials;
     }
@@ -241,19 +288,60 @@ impl Compute {
         self.weight_bytes += unit.bytes(self.map.slices) as u64;
         let width = unit.slice_width();
         let mut inner = std::mem::take(&mut self.inner);
+        let tokens = self.gate_up(unit, x, hidden, rows, &mut inner);
+        let down = |slice: usize| unit.down(slice);
+        let input = SlicedInput { data: &inner, slice_offset: tokens * width, stride: width };
+        let partials = std::mem::take(&mut self.partials);
+        let partials = self.sum_slices(partials, &down, input, tokens);
+        out[..tokens * hidden].copy_from_slice(&partials[..tokens * hidden]);
+        self.partials = partials;
+        self.inner = inner;
+    }
+
+    /// The first half of [`Compute::gated_unit`]: `inner` becomes `[slice, row, slice width]`.
+    /// Returns how many rows were chosen.
+    fn gate_up(
+        &mut self,
+        unit: &dyn UnitWeights,
+        x: &[f32],
+        hidden: usize,
+        rows: ChosenRows<'_>,
+        inner: &mut [f32],
+    ) -> usize {
+        let mut buffers = std::mem::take(&mut self.quantised);
         let rows = match rows {
             ChosenRows::First(tokens) => &self.identity[..tokens],
             ChosenRows::Listed(rows) => rows,
         };
         let tokens = rows.len();
+        let layouts = [unit.gate(0), unit.up(0)].map(|w| ActivationLayout::of(w.format(), hidden));
+        let source = RowSource { data: x, slice_offset: 0, stride: hidden, slices: 1, rows };
+        for (index, layout) in layouts.into_iter().enumerate() {
+            // Up reads gate's buffer where the layouts are one.
+            let Some(layout) = layout.filter(|_| index == 0 || layouts[0] != layouts[1]) else {
+                continue;
+            };
+            let filling = buffers[index].fill(self.kernels, layout, source, &mut self.jobs);
+            if let Some(filling) = filling {
+                self.executor.run(&self.jobs, &filling);
+            }
+        }
+        let input = |index: usize| match layouts[index] {
+            None => Input::Floats(Activations { data: x, stride: hidden, rows }),
+            Some(_) => {
+                let buffer = if layouts[0] == layouts[1] { 0 } else { index };
+                Input::Codes(buffers[buffer].view(0, &self.identity[..tokens]))
+            }
+        };
+        let width = unit.slice_width();
         let columns = job_columns(self.map.slices * width);
-        let inner_used = &mut inner[..self.map.slices * tokens * width];
+        let inner = &mut inner[..self.map.slices * tokens * width];
         let task = GateUpTask {
             kernels: self.kernels,
             unit,
-            hidden,
-            x: Activations { data: x, stride: hidden, rows },
-            out: Grid::new(inner_used, width, width, tokens, columns),
+            gate_input: input(0),
+            up_input: input(1),
+            out: Grid::new(inner, width, width, tokens, columns),
         };
         self.jobs.clear();
         for col in 0..width.div_ceil(columns) {
@@ -263,13 +351,8 @@ impl Compute {
             }
         }
         self.executor.run(&self.jobs, &task);
-        let down = |slice: usize| unit.down(slice);
-        let input = SlicedInput { data: &inner, slice_offset: tokens * width, stride: width };
-        let partials = std::mem::take(&mut self.partials);
-        let partials = self.sum_slices(partials, &down, width, input, hidden, tokens);
-        out[..tokens * hidden].copy_from_slice(&partials[..tokens * hidden]);
-        self.partials = partials;
-        self.inner = inner;
+        self.quantised = buffers;
+        tokens
     }
 
     /// Partial results of every subtree, then their sum in the first `[tokens, rows]` of the
@@ -278,20 +361,31 @@ impl Compute {
         &mut self,
         mut partials: Vec<f32>,
         slice: &(dyn Fn(usize) -> Weights<'w> + Sync),
-        slice_cols: usize,
         input: SlicedInput<'_>,
-        rows: usize,
         tokens: usize,
     ) -> Vec<f32> {
+        let (rows, slice_cols) = (slice(0).rows(), slice(0).cols());
+        let mut buffers = std::mem::take(&mut self.quantised);
+        let identity = &self.identity[..tokens];
+        let layout = ActivationLayout::of(slice(0).format(), slice_cols);
+        if let Some(layout) = layout {
+            let SlicedInput { data, slice_offset, stride } = input;
+            let slices = self.map.slices;
+            let source = RowSource { data, slice_offset, stride, slices, rows: identity };
+            let filling = buffers[0].fill(self.kernels, layout, source, &mut self.jobs);
+            if let Some(filling) = filling {
+                self.executor.run(&self.jobs, &filling);
+            }
+        }
         let trees = self.map.subtrees.len();
         let columns = job_columns(trees * rows);
         let task = SlicesTask {
             kernels: self.kernels,
             subtrees: &self.map.subtrees,
             slice,
-            slice_cols,
             input,
-            identity: &self.identity[..tokens],
+            codes: layout.map(|_| &buffers[0]),
+            identity,
             out: Grid::new(&mut partials[..trees * tokens * rows], rows, rows, tokens, columns),
         };
         self.jobs.clear();
@@ -302,6 +396,7 @@ impl Compute {
             }
         }
         self.executor.run(&self.jobs, &task);
+        self.quantised = buffers;
         let kernels = self.kernels;
         let one = tokens * rows;
         self.map.merge(&mut |into, from| {
@@ -309,6 +404,37 @@ impl Compute {
             kernels.add(&right[..one], &mut left[into * one..][..one]);
         });
         partials
+    }
+}
+
+/// Codes of one row of the widest input, all slices of it together: each slice is filled up to
+/// a multiple of 64.
+fn quantised_codes_max(spec: &ModelSpec) -> usize {
+    let sliced = |width: usize| (width / spec.slices).next_multiple_of(64) * spec.slices;
+    let of_layer = |layer: &LayerSpec| {
+        let AttentionSpec::Mla(mla) = &layer.attention;
+        let ffn = match &layer.ffn {
+            FfnSpec::Dense { intermediate } => sliced(*intermediate),
+            FfnSpec::Moe(moe) => sliced(moe.intermediate).max(sliced(moe.shared_intermediate)),
+        };
+        ffn.max(sliced(mla.heads * mla.value_dim)).max(mla.query_rank.next_multiple_of(64))
+    };
+    let widest = spec.layers.iter().map(of_layer).max().unwrap_or(0);
+    widest.max(spec.hidden.next_multiple_of(64))
+}
+
+/// Activations as the format of the weights takes them.
+#[derive(Clone, Copy)]
+enum Input<'a> {
+    Floats(Activations<'a>),
+    Codes(Quantised<'a>),
+}
+
+/// Weights times input.
+fn multiply(kernels: Kernels, weights: Weights<'_>, x: Input<'_>, out: &mut [f32]) {
+    match x {
+        Input::Floats(x) => kernels.matmul(weights, x, out),
+        Input::Codes(x) => kernels.matmul_quantised(weights, x, out),
     }
 }
 
@@ -332,7 +458,7 @@ struct RowsTask<'a> {
     kernels: Kernels,
     arena: &'a LayerArena,
     weights: &'a PlacedRows,
-    x: Activations<'a>,
+    x: Input<'a>,
     out: Grid<'a, f32>,
     columns: usize,
 }
@@ -355,7 +481,7 @@ impl RowsTask<'_> {
         let rows = tile.first_col()..tile.first_col() + tile.cols();
         let weights = self.weights.view(self.arena, part, rows);
         let scratch = &mut scratch[..tile.rows() * tile.cols()];
-        self.kernels.matmul(weights, self.weights.cols, self.x, scratch);
+        multiply(self.kernels, weights, self.x, scratch);
         copy_tile(scratch, &mut tile);
     }
 }
@@ -364,8 +490,8 @@ impl RowsTask<'_> {
 struct GateUpTask<'a> {
     kernels: Kernels,
     unit: &'a dyn UnitWeights,
-    hidden: usize,
-    x: Activations<'a>,
+    gate_input: Input<'a>,
+    up_input: Input<'a>,
     out: Grid<'a, f32>,
 }
 
@@ -373,12 +499,12 @@ impl Task for GateUpTask<'_> {
     fn run(&self, job: Job, scratch: &mut [f32]) {
         let slice = job.part as usize;
         let mut tile = self.out.take(job.row as usize, job.col as usize);
-        let first = tile.first_col() * self.hidden;
-        let range = first..first + tile.cols() * self.hidden;
+        let range = tile.first_col()..tile.first_col() + tile.cols();
         let (gate, rest) = scratch.split_at_mut(tile.rows() * tile.cols());
         let up = &mut rest[..gate.len()];
-        self.kernels.matmul(self.unit.gate(slice).slice(range.clone()), self.hidden, self.x, gate);
-        self.kernels.matmul(self.unit.up(slice).slice(range), self.hidden, self.x, up);
+        let weights = self.unit.gate(slice).slice(range.clone());
+        multiply(self.kernels, weights, self.gate_input, gate);
+        multiply(self.kernels, self.unit.up(slice).slice(range), self.up_input, up);
         let cols = tile.cols();
         for row in 0..tile.rows() {
             let range = row * cols..(row + 1) * cols;
@@ -402,8 +528,9 @@ struct SlicesTask<'a, 'w> {
     kernels: Kernels,
     subtrees: &'a [Subtree],
     slice: &'a (dyn Fn(usize) -> Weights<'w> + Sync),
-    slice_cols: usize,
     input: SlicedInput<'a>,
+    /// The input quantised, where the weights take it so: slice by slice, row by row.
+    codes: Option<&'a QuantisedBuffer>,
     identity: &'a [u32],
     out: Grid<'a, f32>,
 }
@@ -430,11 +557,16 @@ impl SlicesTask<'_, '_> {
         scratch: &mut [f32],
     ) {
         if count == 1 {
-            let input = &self.input.data[first * self.input.slice_offset..];
-            let x = Activations { data: input, stride: self.input.stride, rows: self.identity };
-            let range = rows.start * self.slice_cols..rows.end * self.slice_cols;
-            let weights = (self.slice)(first).slice(range);
-            self.kernels.matmul(weights, self.slice_cols, x, &mut scratch[..len]);
+            let rows_in = self.identity;
+            let x = match self.codes {
+                Some(codes) => Input::Codes(codes.view(first * rows_in.len(), rows_in)),
+                None => Input::Floats(Activations {
+                    data: &self.input.data[first * self.input.slice_offset..],
+                    stride: self.input.stride,
+                    rows: rows_in,
+                }),
+            };
+            multiply(self.kernels, (self.slice)(first).slice(rows), x, &mut scratch[..len]);
             return;
         }
         let half = count / 2;

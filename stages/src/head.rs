@@ -11,7 +11,6 @@ use crate::limits::Limits;
 use crate::placed::PlacedRows;
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
 use crate::wave::Wave;
-use millstream_kernels::Weights;
 use millstream_topology::arena::LayerArena;
 use std::sync::Arc;
 
@@ -40,24 +39,10 @@ impl Stage for Embed {
         let Wave { rows, x, .. } = &mut *wave;
         for (row, x) in rows.iter().zip(x.chunks_mut(self.hidden)) {
             let token = row.token as usize;
-            let part = self.table.part_of(token);
-            let embedding = self.table.view(&self.arena, part, token..token + 1);
-            widen(embedding, x);
+            self.table.decode_row(&self.arena, token, x);
         }
         seat.outbox.send_wave(LayerId(0), StageKind::Attend, wave);
         timer.stop(&seat.gauges, StageKind::Embed);
-    }
-}
-
-/// Weights as f32, exactly.
-fn widen(weights: Weights<'_>, out: &mut [f32]) {
-    match weights {
-        Weights::F32(weights) => out.copy_from_slice(weights),
-        Weights::Bf16(weights) => {
-            for (out, &bits) in out.iter_mut().zip(weights) {
-                *out = f32::from_bits(u32::from(bits) << 16);
-            }
-        }
     }
 }
 

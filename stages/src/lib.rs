@@ -6,6 +6,7 @@
 
 pub mod ids;
 pub mod kind;
+pub mod quantised;
 pub mod queue;
 
 #[cfg(not(loom))]

@@ -14,7 +14,7 @@ use crate::ids::{ExpertId, LayerId, SeatId};
 use crate::limits::{JOB_COLUMNS, Limits};
 use crate::load::{ExpertShape, LoadDesk, Loader, Reader};
 use crate::matmul::Matmul;
-use crate::placed::{PlacedRows, Placer, SliceMap};
+use crate::placed::{PlaceError, PlacedRows, Placer, SliceMap};
 use crate::prefetch::{Lookahead, Prefetcher};
 use crate::queue::{CrewError, Executor, Ring};
 use crate::router::Router;
@@ -27,7 +27,7 @@ use crate::stage::{
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError, WeightSource};
 use millstream_kernels::Kernels;
-use millstream_topology::arena::{ArenaError, Binding};
+use millstream_topology::arena::Binding;
 use millstream_topology::plan::{PlacementPlan, SeatHost};
 use std::sync::Arc;
 
@@ -37,9 +37,9 @@ pub enum StartError {
     /// A tensor can't be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// Memory can't be had.
+    /// An arena can't be made or filled.
     #[error(transparent)]
-    Arena(#[from] ArenaError),
+    Place(#[from] PlaceError),
     /// The KV of a layer doesn't fit the memory that the system gives.
     #[error(
         "{layer}: the system doesn't give the memory for the KV of {positions} positions ({bytes} \
@@ -122,18 +122,16 @@ fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) {
     (seat_of, seats as usize)
 }
 
-/// Bytes of the largest expert in the files, and in a slot.
-fn expert_bytes(spec: &ModelSpec, source: &dyn WeightSource) -> (usize, usize) {
-    let (mut stored, mut unpacked) = (0, 0);
-    for (layer, moe) in moe_layers(spec) {
-        for expert in 0..moe.experts as u32 {
+/// Bytes of the largest expert in the files.
+fn expert_bytes(spec: &ModelSpec, source: &dyn WeightSource) -> usize {
+    let of_layer = |(layer, moe): (LayerId, &crate::spec::MoeSpec)| {
+        let of_expert = |expert| {
             let extents = source.expert_extents(layer, ExpertId(expert));
-            stored = stored.max(extents.iter().map(|extent| extent.bytes).sum());
-        }
-        let shape = ExpertShape::new(spec.hidden, moe, source.expert_format(layer));
-        unpacked = unpacked.max(3 * shape.matrix_bytes());
-    }
-    (stored, unpacked)
+            extents.iter().map(|extent| extent.bytes).sum()
+        };
+        (0..moe.experts as u32).map(of_expert).max().unwrap_or(0)
+    };
+    moe_layers(spec).map(of_layer).max().unwrap_or(0)
 }
 
 fn moe_layers(spec: &ModelSpec) -> impl Iterator<Item = (LayerId, &crate::spec::MoeSpec)> {
@@ -152,8 +150,7 @@ pub fn assemble(
 ) -> Result<Assembly, StartError> {
     let Blueprint { spec, source, plan, kernels, .. } = blueprint;
     let mut limits = blueprint.limits.clone();
-    let (stored_bytes, unpacked_bytes) = expert_bytes(spec, &**source);
-    limits.expert_bytes_max = stored_bytes;
+    limits.expert_bytes_max = expert_bytes(spec, &**source);
     let map = Arc::new(SliceMap::new(spec.slices, plan.nodes.len()));
     let mut actors = end_actors(blueprint, &limits, &map)?;
     for layer in 0..spec.layers.len() {
@@ -171,7 +168,7 @@ pub fn assemble(
     };
     let gauges = Arc::new(Gauges::default());
     let mut compute = Some(Compute::new(executor, *kernels, map, spec, &limits));
-    let mut desk = Some(LoadDesk::new(reader, &limits, unpacked_bytes));
+    let mut desk = Some(LoadDesk::new(reader, &limits));
     let mut made = vec![];
     for (seat, inbox) in directory.inboxes.iter().enumerate() {
         let id = SeatId(seat as u32);
@@ -198,13 +195,13 @@ fn end_actors(
     map: &SliceMap,
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
     let Blueprint { spec, source, .. } = blueprint;
-    let mut placer = Placer::new(map);
-    let table = placer.rows(&source.load(None, Part::Embedding)?, job_columns(spec.vocabulary));
+    let mut placer = Placer::new(map, spec, &**source, None);
+    let table = placer.rows(Part::Embedding, job_columns(spec.vocabulary));
     let head = match spec.tied_head {
         true => table.clone(),
-        false => placer.rows(&source.load(None, Part::Head)?, job_columns(spec.vocabulary)),
+        false => placer.rows(Part::Head, job_columns(spec.vocabulary)),
     };
-    let norm = source.load(None, Part::FinalNorm)?.to_f32();
+    let norm = placer.vector(Part::FinalNorm)?;
     let arena = placer.finish(&blueprint.binding)?;
     let head = Head::new(head, norm, spec.final_norm_epsilon, limits, arena.clone());
     Ok(vec![Box::new(Embed::new(table, arena)), Box::new(head)])
@@ -219,12 +216,11 @@ fn layer_actors(
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
     let Blueprint { spec, source, .. } = blueprint;
     let layer = &spec.layers[id.index()];
-    let mut placer = Placer::new(map);
-    let attention = AttendWeights::place(&mut placer, &**source, id, layer)?;
-    let unit = place_unit(&mut placer, &**source, id, layer)?;
-    let gate = place_gate(&mut placer, &**source, id, layer)?;
-    let shape_of = |moe| ExpertShape::new(spec.hidden, moe, source.expert_format(id));
-    let shape = layer.moe().map(shape_of);
+    let mut placer = Placer::new(map, spec, &**source, Some(id));
+    let attention = AttendWeights::place(&mut placer, layer)?;
+    let unit = place_unit(&mut placer, layer);
+    let gate = place_gate(&mut placer, layer)?;
+    let shape = layer.moe().map(|moe| expert_shape(spec, &**source, id, moe));
     let slots = limits.slots[id.index()];
     if let Some(shape) = &shape {
         let parts: Vec<usize> = (0..map.nodes).map(|node| shape.part_bytes(map, node)).collect();
@@ -253,38 +249,35 @@ fn layer_actors(
     Ok(actors)
 }
 
-/// The dense unit of a dense layer, or the shared expert.
-fn place_unit(
-    placer: &mut Placer<'_>,
+/// The shape of a layer's routed experts.
+fn expert_shape(
+    spec: &ModelSpec,
     source: &dyn WeightSource,
     id: LayerId,
-    layer: &LayerSpec,
-) -> Result<Option<crate::placed::PlacedUnit>, SourceError> {
-    let parts = match &layer.ffn {
-        FfnSpec::Dense { .. } => [Part::DenseGate, Part::DenseUp, Part::DenseDown],
-        FfnSpec::Moe(moe) if moe.shared_intermediate > 0 => {
-            [Part::SharedGate, Part::SharedUp, Part::SharedDown]
+    moe: &crate::spec::MoeSpec,
+) -> ExpertShape {
+    ExpertShape::new(spec.hidden, moe, spec.slices, source.expert_formats(id))
+}
+
+/// The dense unit of a dense layer, or the shared expert.
+fn place_unit(placer: &mut Placer<'_>, layer: &LayerSpec) -> Option<crate::placed::PlacedUnit> {
+    match &layer.ffn {
+        FfnSpec::Dense { .. } => {
+            Some(placer.unit([Part::DenseGate, Part::DenseUp, Part::DenseDown]))
         }
-        FfnSpec::Moe(_) => return Ok(None),
-    };
-    let [gate, up, down] = parts.map(|part| source.load(Some(id), part));
-    Ok(Some(placer.unit(&gate?, &up?, &down?)))
+        FfnSpec::Moe(moe) if moe.shared_intermediate > 0 => {
+            Some(placer.unit([Part::SharedGate, Part::SharedUp, Part::SharedDown]))
+        }
+        FfnSpec::Moe(_) => None,
+    }
 }
 
 type Gate = (PlacedRows, Option<Vec<f32>>);
 
-fn place_gate(
-    placer: &mut Placer<'_>,
-    source: &dyn WeightSource,
-    id: LayerId,
-    layer: &LayerSpec,
-) -> Result<Option<Gate>, SourceError> {
+fn place_gate(placer: &mut Placer<'_>, layer: &LayerSpec) -> Result<Option<Gate>, SourceError> {
     let Some(moe) = layer.moe() else { return Ok(None) };
-    let gate = placer.rows(&source.load(Some(id), Part::Router)?, JOB_COLUMNS);
-    let bias = match moe.gate.bias {
-        true => Some(source.load(Some(id), Part::RouterBias)?.to_f32()),
-        false => None,
-    };
+    let gate = placer.rows(Part::Router, JOB_COLUMNS);
+    let bias = moe.gate.bias.then(|| placer.vector(Part::RouterBias)).transpose()?;
     Ok(Some((gate, bias)))
 }
 
@@ -304,7 +297,7 @@ pub fn slot_bytes(spec: &ModelSpec, source: &dyn WeightSource, nodes: usize) -> 
     let map = SliceMap::new(spec.slices, nodes);
     let bytes = |id: LayerId, layer: &LayerSpec| {
         let moe = layer.moe()?;
-        let shape = ExpertShape::new(spec.hidden, moe, source.expert_format(id));
+        let shape = expert_shape(spec, source, id, moe);
         Some((0..nodes).map(|node| shape.part_bytes(&map, node).next_multiple_of(4096)).sum())
     };
     let layers = spec.layers.iter().enumerate();

@@ -1,11 +1,15 @@
 //! Where a layer's resident weights lie: which rows or which slices are on which node.
 //!
-//! A [`Placer`] takes matrices, deals them over the nodes' segments of a layer arena and fills it.
+//! A [`Placer`] deals tensors over the nodes' segments of a layer arena, and then has the source
+//! read every piece straight into its place: nothing is held twice.
 //! Rows of a matrix may lie anywhere, for a row's result doesn't depend on where it is made. The
 //! summed dimension is cut only at the model's S slices, and [`SliceMap`] says which node holds
 //! which slice and in what order partial results are added: one balanced tree whatever the nodes.
 
-use crate::weights::{Matrix, MatrixData};
+use crate::ids::LayerId;
+use crate::pieces::pieces;
+use crate::spec::ModelSpec;
+use crate::weights::{Part, Rectangle, SourceError, WeightSource};
 use millstream_kernels::{WeightFormat, Weights};
 use millstream_topology::arena::{ArenaBuilder, ArenaError, Binding, LayerArena, RegionId};
 use std::ops::Range;
@@ -89,7 +93,8 @@ pub struct PlacedRows {
     pub rows: usize,
     /// Columns: the summed dimension, never cut here.
     pub cols: usize,
-    format: WeightFormat,
+    /// The format.
+    pub format: WeightFormat,
     /// The node's runs of rows, in order.
     pub parts: Vec<RowsPart>,
 }
@@ -105,23 +110,27 @@ pub struct RowsPart {
 }
 
 impl PlacedRows {
-    /// Rows of the whole, all of which must lie in one part.
+    /// Rows of the whole, all of which must lie in one part and begin at a row block.
     pub fn view<'a>(&self, arena: &'a LayerArena, part: usize, rows: Range<usize>) -> Weights<'a> {
         let part = &self.parts[part];
         assert!(part.rows.start <= rows.start && rows.end <= part.rows.end, "rows of another part");
-        let first = (rows.start - part.rows.start) * self.cols;
-        let weights = Weights::from_bytes(self.format, arena.region(part.region));
-        weights.slice(first..first + rows.len() * self.cols)
+        self.part(arena, part).slice(rows.start - part.rows.start..rows.end - part.rows.start)
+    }
+
+    /// One row as f32.
+    pub fn decode_row(&self, arena: &LayerArena, row: usize, out: &mut [f32]) {
+        let part = self.parts.iter().find(|part| part.rows.contains(&row));
+        let part = part.expect("a row of the matrix");
+        self.part(arena, part).decode_row(row - part.rows.start, out);
+    }
+
+    fn part<'a>(&self, arena: &'a LayerArena, part: &RowsPart) -> Weights<'a> {
+        Weights::new(self.format, part.rows.len(), self.cols, arena.region(part.region))
     }
 
     /// Bytes of the whole.
     pub fn bytes(&self) -> usize {
-        self.rows * self.cols * self.format.bytes_per_weight()
-    }
-
-    /// The part that holds a row.
-    pub fn part_of(&self, row: usize) -> usize {
-        self.parts.iter().position(|part| part.rows.contains(&row)).expect("a row of the matrix")
+        self.format.matrix_bytes(self.rows, self.cols)
     }
 }
 
@@ -132,19 +141,65 @@ pub struct PlacedSlices {
     pub rows: usize,
     /// Columns of one slice.
     pub slice_cols: usize,
-    format: WeightFormat,
+    /// The format.
+    pub format: WeightFormat,
     regions: Vec<RegionId>,
 }
 
 impl PlacedSlices {
     /// Bytes of all slices.
     pub fn bytes(&self) -> usize {
-        self.rows * self.slice_cols * self.regions.len() * self.format.bytes_per_weight()
+        self.regions.len() * self.format.matrix_bytes(self.rows, self.slice_cols)
     }
 
     /// A slice, `[rows, slice_cols]`.
     pub fn view<'a>(&self, arena: &'a LayerArena, slice: usize) -> Weights<'a> {
-        Weights::from_bytes(self.format, arena.region(self.regions[slice]))
+        Weights::new(self.format, self.rows, self.slice_cols, arena.region(self.regions[slice]))
+    }
+}
+
+/// The up projection of latents: per head key rows and value rows, heads dealt over the nodes.
+#[derive(Clone, Debug)]
+pub struct PlacedHeads {
+    /// Columns: the latent rank.
+    pub cols: usize,
+    /// The format.
+    pub format: WeightFormat,
+    heads: Vec<PlacedHead>,
+}
+
+/// One head's rows.
+#[derive(Clone, Debug)]
+struct PlacedHead {
+    node: usize,
+    /// Key rows, value rows.
+    parts: [(usize, RegionId); 2],
+}
+
+impl PlacedHeads {
+    /// The node that holds a head.
+    pub fn node_of(&self, head: usize) -> usize {
+        self.heads[head].node
+    }
+
+    /// Key rows of a head.
+    pub fn key<'a>(&self, arena: &'a LayerArena, head: usize) -> Weights<'a> {
+        self.view(arena, self.heads[head].parts[0])
+    }
+
+    /// Value rows of a head.
+    pub fn value<'a>(&self, arena: &'a LayerArena, head: usize) -> Weights<'a> {
+        self.view(arena, self.heads[head].parts[1])
+    }
+
+    fn view<'a>(&self, arena: &'a LayerArena, (rows, region): (usize, RegionId)) -> Weights<'a> {
+        Weights::new(self.format, rows, self.cols, arena.region(region))
+    }
+
+    /// Bytes of the whole.
+    pub fn bytes(&self) -> usize {
+        let bytes = |rows: usize| self.format.matrix_bytes(rows, self.cols);
+        self.heads.iter().flat_map(|head| head.parts).map(|(rows, _)| bytes(rows)).sum()
     }
 }
 
@@ -153,6 +208,7 @@ impl PlacedSlices {
 pub struct PlacedUnit {
     /// Rows of gate and up in one slice; columns of down in one slice.
     pub slice_width: usize,
+    hidden: usize,
     gate: Vec<RegionId>,
     up: Vec<RegionId>,
     gate_format: WeightFormat,
@@ -163,12 +219,13 @@ pub struct PlacedUnit {
 impl PlacedUnit {
     /// Gate rows of a slice, `[slice_width, hidden]`.
     pub fn gate<'a>(&self, arena: &'a LayerArena, slice: usize) -> Weights<'a> {
-        Weights::from_bytes(self.gate_format, arena.region(self.gate[slice]))
+        let bytes = arena.region(self.gate[slice]);
+        Weights::new(self.gate_format, self.slice_width, self.hidden, bytes)
     }
 
     /// Up rows of a slice, `[slice_width, hidden]`.
     pub fn up<'a>(&self, arena: &'a LayerArena, slice: usize) -> Weights<'a> {
-        Weights::from_bytes(self.up_format, arena.region(self.up[slice]))
+        Weights::new(self.up_format, self.slice_width, self.hidden, arena.region(self.up[slice]))
     }
 
     /// Down columns of a slice, `[hidden, slice_width]`.
@@ -177,105 +234,163 @@ impl PlacedUnit {
     }
 }
 
-/// Deals matrices over the segments of one arena and fills it.
+/// Deals the tensors of one layer (or those outside of layers) over the segments of one arena, and
+/// has them read into it.
 pub struct Placer<'a> {
     /// The arena to be; slots may be reserved on it too.
     pub builder: ArenaBuilder,
     map: &'a SliceMap,
-    fills: Vec<(RegionId, Vec<u8>)>,
+    spec: &'a ModelSpec,
+    source: &'a dyn WeightSource,
+    layer: Option<LayerId>,
+    fills: Vec<Fill>,
+}
+
+/// A block that is still to be read.
+struct Fill {
+    region: RegionId,
+    part: Part,
+    block: Rectangle,
 }
 
 impl<'a> Placer<'a> {
     /// A placer for one arena.
-    pub fn new(map: &'a SliceMap) -> Placer<'a> {
-        Placer { builder: ArenaBuilder::new(map.nodes), map, fills: vec![] }
+    pub fn new(
+        map: &'a SliceMap,
+        spec: &'a ModelSpec,
+        source: &'a dyn WeightSource,
+        layer: Option<LayerId>,
+    ) -> Placer<'a> {
+        let builder = ArenaBuilder::new(map.nodes);
+        Placer { builder, map, spec, source, layer, fills: vec![] }
+    }
+
+    /// A vector, which every thread reads: it stays out of the arena.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn vector(&self, part: Part) -> Result<Vec<f32>, SourceError> {
+        let piece = self.pieces(part).remove(0);
+        let shape = [piece.rows.len(), piece.cols.len()];
+        crate::weights::read_f32(self.source, self.layer, part, shape)
     }
 
     /// Deals the rows of a matrix over the nodes, in units of `unit` rows.
-    pub fn rows(&mut self, matrix: &Matrix, unit: usize) -> PlacedRows {
-        let units = matrix.rows.div_ceil(unit);
+    pub fn rows(&mut self, part: Part, unit: usize) -> PlacedRows {
+        let format = self.source.format(self.layer, part);
+        let Rectangle { rows, cols } = self.pieces(part).remove(0);
+        let (rows, cols) = (rows.len(), cols.len());
+        let units = rows.div_ceil(unit);
         let mut parts = vec![];
         for node in 0..self.map.nodes {
             let first = units * node / self.map.nodes * unit;
-            let end = (units * (node + 1) / self.map.nodes * unit).min(matrix.rows);
+            let end = (units * (node + 1) / self.map.nodes * unit).min(rows);
             if first < end {
-                let bytes = bytes_of(matrix, first..end, 0..matrix.cols);
-                parts.push(RowsPart { node, rows: first..end, region: self.put(node, bytes) });
+                let block = Rectangle { rows: first..end, cols: 0..cols };
+                let region = self.put(node, part, format, block);
+                parts.push(RowsPart { node, rows: first..end, region });
             }
         }
-        PlacedRows { rows: matrix.rows, cols: matrix.cols, format: matrix.format(), parts }
+        PlacedRows { rows, cols, format, parts }
     }
 
     /// Cuts the columns of a matrix at the slice borders.
-    pub fn slices(&mut self, matrix: &Matrix) -> PlacedSlices {
-        let slice_cols = matrix.cols / self.map.slices;
-        assert_eq!(slice_cols * self.map.slices, matrix.cols, "S doesn't cut the columns");
-        let mut regions = vec![];
-        for slice in 0..self.map.slices {
-            let columns = slice * slice_cols..(slice + 1) * slice_cols;
-            let bytes = bytes_of(matrix, 0..matrix.rows, columns);
-            regions.push(self.put(self.map.node_of(slice), bytes));
+    pub fn slices(&mut self, part: Part) -> PlacedSlices {
+        let format = self.source.format(self.layer, part);
+        let pieces = self.pieces(part);
+        let (rows, slice_cols) = (pieces[0].rows.len(), pieces[0].cols.len());
+        let regions = self.put_slices(part, format, pieces);
+        PlacedSlices { rows, slice_cols, format, regions }
+    }
+
+    /// Deals the heads of a latent's up projection over the nodes.
+    pub fn heads(&mut self, part: Part) -> PlacedHeads {
+        let format = self.source.format(self.layer, part);
+        let pieces = self.pieces(part);
+        let cols = pieces[0].cols.len();
+        let count = pieces.len() / 2;
+        let nodes = self.map.nodes;
+        let mut heads = vec![];
+        for (head, pair) in pieces.chunks_exact(2).enumerate() {
+            let node = head * nodes / count;
+            let mut place = |piece: &Rectangle| {
+                (piece.rows.len(), self.put(node, part, format, piece.clone()))
+            };
+            heads.push(PlacedHead { node, parts: [place(&pair[0]), place(&pair[1])] });
         }
-        PlacedSlices { rows: matrix.rows, slice_cols, format: matrix.format(), regions }
+        PlacedHeads { cols, format, heads }
     }
 
     /// Cuts a gated unit at the slice borders: rows of gate and up, columns of down.
-    pub fn unit(&mut self, gate: &Matrix, up: &Matrix, down: &Matrix) -> PlacedUnit {
-        let slice_width = gate.rows / self.map.slices;
-        assert_eq!(slice_width * self.map.slices, gate.rows, "S doesn't cut the rows");
-        let mut cut = |matrix: &Matrix| -> Vec<RegionId> {
-            (0..self.map.slices)
-                .map(|slice| {
-                    let rows = slice * slice_width..(slice + 1) * slice_width;
-                    let bytes = bytes_of(matrix, rows, 0..matrix.cols);
-                    self.put(self.map.node_of(slice), bytes)
-                })
-                .collect()
-        };
+    pub fn unit(&mut self, [gate, up, down]: [Part; 3]) -> PlacedUnit {
+        let [gate_format, up_format] = [gate, up].map(|part| self.source.format(self.layer, part));
+        let pieces = self.pieces(gate);
+        let (slice_width, hidden) = (pieces[0].rows.len(), pieces[0].cols.len());
         PlacedUnit {
             slice_width,
-            gate_format: gate.format(),
-            up_format: up.format(),
-            gate: cut(gate),
-            up: cut(up),
+            hidden,
+            gate: self.put_slices(gate, gate_format, pieces),
+            up: {
+                let pieces = self.pieces(up);
+                self.put_slices(up, up_format, pieces)
+            },
+            gate_format,
+            up_format,
             down: self.slices(down),
         }
     }
 
-    fn put(&mut self, node: usize, bytes: Vec<u8>) -> RegionId {
-        let region = self.builder.region(node, bytes.len());
-        self.fills.push((region, bytes));
+    fn pieces(&self, part: Part) -> Vec<Rectangle> {
+        let pieces = pieces(self.spec, self.layer, part);
+        assert!(!pieces.is_empty(), "the model has no {part:?} of {:?}", self.layer);
+        pieces
+    }
+
+    fn put_slices(
+        &mut self,
+        part: Part,
+        format: WeightFormat,
+        pieces: Vec<Rectangle>,
+    ) -> Vec<RegionId> {
+        let place = |(slice, piece)| self.put(self.map.node_of(slice), part, format, piece);
+        pieces.into_iter().enumerate().map(place).collect()
+    }
+
+    fn put(
+        &mut self,
+        node: usize,
+        part: Part,
+        format: WeightFormat,
+        block: Rectangle,
+    ) -> RegionId {
+        let bytes = format.matrix_bytes(block.rows.len(), block.cols.len());
+        let region = self.builder.region(node, bytes);
+        self.fills.push(Fill { region, part, block });
         region
     }
 
-    /// Maps the arena and fills its resident regions.
+    /// Maps the arena and reads every piece into its region.
     ///
     /// # Errors
-    /// When the system refuses the memory or the binding.
-    pub fn finish(self, binding: &Binding) -> Result<Arc<LayerArena>, ArenaError> {
+    /// When the system refuses the memory or the binding, or a tensor can't be read.
+    pub fn finish(self, binding: &Binding) -> Result<Arc<LayerArena>, PlaceError> {
         let mut arena = self.builder.build(binding)?;
-        for (region, bytes) in self.fills {
-            arena.region_mut(region).copy_from_slice(&bytes);
+        for Fill { region, part, block } in self.fills {
+            self.source.read(self.layer, part, &block, arena.region_mut(region))?;
         }
         Ok(Arc::new(arena))
     }
 }
 
-/// A block of a matrix as bytes, row by row.
-fn bytes_of(matrix: &Matrix, rows: Range<usize>, cols: Range<usize>) -> Vec<u8> {
-    fn block<T: bytemuck::Pod>(
-        data: &[T],
-        width: usize,
-        rows: Range<usize>,
-        cols: Range<usize>,
-    ) -> Vec<u8> {
-        let row = |row: usize| &data[row * width..][cols.clone()];
-        rows.flat_map(|index| bytemuck::cast_slice::<T, u8>(row(index))).copied().collect()
-    }
-    match &matrix.data {
-        MatrixData::F32(data) => block(data, matrix.cols, rows, cols),
-        MatrixData::Bf16(data) => block(data, matrix.cols, rows, cols),
-    }
+/// Why an arena can't be filled.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// Memory can't be had.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// A tensor can't be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
 }
 
 #[cfg(test)]

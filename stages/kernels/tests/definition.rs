@@ -1,7 +1,7 @@
 //! The scalar definition does the arithmetic that its documentation states: hand-worked cases that
 //! another order of summation, another padding or another epsilon would fail.
 
-use millstream_kernels::{Isa, Kernels, Weights, math, scalar};
+use millstream_kernels::{Floats, Isa, Kernels, math, scalar};
 
 fn kernels() -> Kernels {
     Kernels::new(Isa::Scalar).expect("scalar runs everywhere")
@@ -51,14 +51,14 @@ fn products_are_fused() {
     let mut y = [0.0; 17];
     (w[0], y[0]) = (-1.0, 1.0 + 2.0 * f32::EPSILON);
     (w[16], y[16]) = (x, x);
-    assert_eq!(kernels().dot(Weights::F32(&w), &y), f32::EPSILON * f32::EPSILON);
+    assert_eq!(kernels().dot(Floats::F32(&w), &y), f32::EPSILON * f32::EPSILON);
 }
 
 #[test]
 fn padding_turns_minus_zero_into_plus_zero() {
-    let dot = kernels().dot(Weights::F32(&[-0.0]), &[1.0]);
+    let dot = kernels().dot(Floats::F32(&[-0.0]), &[1.0]);
     assert_eq!(dot.to_bits(), 0);
-    assert_eq!(kernels().dot(Weights::F32(&[]), &[]).to_bits(), 0);
+    assert_eq!(kernels().dot(Floats::F32(&[]), &[]).to_bits(), 0);
 }
 
 #[test]

@@ -6,14 +6,13 @@
 
 use super::Attend;
 use crate::compute::{Compute, Product};
-use crate::ids::LayerId;
 use crate::limits::{JOB_COLUMNS, KV_BLOCK_ROWS, Limits};
 use crate::placed::{PlacedRows, Placer};
 use crate::queue::{Grid, Job, TILES_MAX, Task};
 use crate::spec::{IndexerSpec, MlaSpec};
 use crate::wave::Wave;
-use crate::weights::{Part, SourceError, WeightSource};
-use millstream_kernels::{Kernels, Weights};
+use crate::weights::{Part, SourceError};
+use millstream_kernels::{Floats, Kernels};
 
 /// Rows whose scores are made in one batch of jobs at most.
 const ROWS_PER_GROUP: usize = 64;
@@ -39,19 +38,14 @@ pub(super) struct IndexBuffers {
 }
 
 impl IndexWeights {
-    /// Reads and places the weights of a layer's indexer.
-    pub(super) fn place(
-        placer: &mut Placer<'_>,
-        source: &dyn WeightSource,
-        layer: LayerId,
-    ) -> Result<IndexWeights, SourceError> {
-        let load = |part| source.load(Some(layer), part);
+    /// Places the weights of a layer's indexer.
+    pub(super) fn place(placer: &mut Placer<'_>) -> Result<IndexWeights, SourceError> {
         Ok(IndexWeights {
-            query: placer.rows(&load(Part::IndexQuery)?, JOB_COLUMNS),
-            key: placer.rows(&load(Part::IndexKey)?, JOB_COLUMNS),
-            key_norm: load(Part::IndexKeyNorm)?.to_f32(),
-            key_norm_bias: load(Part::IndexKeyNormBias)?.to_f32(),
-            weights: placer.rows(&load(Part::IndexWeights)?, JOB_COLUMNS),
+            query: placer.rows(Part::IndexQuery, JOB_COLUMNS),
+            key: placer.rows(Part::IndexKey, JOB_COLUMNS),
+            key_norm: placer.vector(Part::IndexKeyNorm)?,
+            key_norm_bias: placer.vector(Part::IndexKeyNormBias)?,
+            weights: placer.rows(Part::IndexWeights, JOB_COLUMNS),
         })
     }
 }
@@ -250,7 +244,7 @@ impl ScoreTask<'_> {
         let mut score = 0.0f32;
         for head in 0..heads {
             let query = &self.query[(index * heads + head) * dim..][..dim];
-            let dot = self.kernels.dot(Weights::F32(query), key) * dim_scale;
+            let dot = self.kernels.dot(Floats::F32(query), key) * dim_scale;
             let positive = if dot > 0.0 { dot } else { 0.0 };
             score = self.weights[index * heads + head].mul_add(positive, score);
         }

@@ -7,17 +7,21 @@
 use super::{Attend, Keys};
 use crate::compute::Compute;
 use crate::limits::KV_BLOCK_ROWS;
-use crate::placed::PlacedRows;
+use crate::placed::PlacedHeads;
 use crate::queue::{Grid, Job, TILES_MAX, Task};
 use crate::spec::MlaSpec;
 use crate::wave::{Row, Wave};
-use millstream_kernels::{Activations, Kernels, Weights};
+use millstream_kernels::{
+    ActivationLayout, Activations, Floats, Kernels, Quantised, QuantisedRowMut,
+};
 use millstream_topology::arena::LayerArena;
 use std::ops::Range;
 
-/// Scratch: absorbed query, two latents, rope query, one block of scores.
+/// Scratch: absorbed query, two latents, one decoded row, rope query, one block of scores, and the
+/// latent quantised: codes of one byte, two numbers for each unit of 16 columns at least.
 pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
-    3 * mla.latent_rank + mla.rope_dim + KV_BLOCK_ROWS
+    let quantised = mla.latent_rank.next_multiple_of(64) / 4 + 2 * mla.latent_rank.div_ceil(16);
+    4 * mla.latent_rank + mla.rope_dim + KV_BLOCK_ROWS + quantised
 }
 
 /// Fills `buffers.context`, `[rows, heads * value_dim]`, from `buffers.query`.
@@ -52,14 +56,12 @@ fn attend_rows(
         out: Grid::new(context, width, width, 1, mla.value_dim),
     };
     let latent_up = &actor.weights.latent_up;
-    let head_rows = mla.nope_dim + mla.value_dim;
     compute.run(
         |jobs, _| {
             for head in 0..mla.heads {
-                let part = latent_up.part_of(head * head_rows);
-                let node = latent_up.parts[part].node;
+                let node = latent_up.node_of(head);
                 for row in 0..rows.len() {
-                    jobs.push(node, Job { part: part as u32, row: row as u32, col: head as u32 });
+                    jobs.push(node, Job { part: 0, row: row as u32, col: head as u32 });
                 }
             }
         },
@@ -70,7 +72,7 @@ fn attend_rows(
 struct HeadTask<'a> {
     kernels: Kernels,
     arena: &'a LayerArena,
-    latent_up: &'a PlacedRows,
+    latent_up: &'a PlacedHeads,
     keys: &'a Keys,
     query: &'a [f32],
     wave: &'a Wave,
@@ -92,17 +94,10 @@ impl Task for HeadTask<'_> {
         let (absorbed, rest) = scratch.split_at_mut(mla.latent_rank);
         let (latent, rest) = rest.split_at_mut(mla.latent_rank);
         let (block_latent, rest) = rest.split_at_mut(mla.latent_rank);
+        let (decoded, rest) = rest.split_at_mut(mla.latent_rank);
         let (rope_query, rest) = rest.split_at_mut(mla.rope_dim);
-        let scores = &mut rest[..KV_BLOCK_ROWS];
-        let first_row = head * (mla.nope_dim + mla.value_dim);
-        let rows = |rows: Range<usize>| self.latent_up.view(self.arena, job.part as usize, rows);
-        self.turn_query(
-            index,
-            head,
-            rows(first_row..first_row + mla.nope_dim),
-            absorbed,
-            rope_query,
-        );
+        let (scores, quantised) = rest.split_at_mut(KV_BLOCK_ROWS);
+        self.turn_query(index, head, absorbed, decoded, rope_query);
 
         let query = HeadQuery { absorbed, rope: rope_query };
         let row = &self.wave.rows[index];
@@ -133,14 +128,8 @@ impl Task for HeadTask<'_> {
         }
         let gathered = gathered.expect("a row attends at least to one position");
         self.kernels.scale(1.0 / gathered.sum, latent);
-        let values = rows(first_row + mla.nope_dim..first_row + mla.nope_dim + mla.value_dim);
-        let x = Activations { data: latent, stride: mla.latent_rank, rows: &[0] };
-        self.kernels.matmul(
-            values,
-            mla.latent_rank,
-            x,
-            self.out.take(job.row as usize, head).row(0),
-        );
+        let mut out = self.out.take(job.row as usize, head);
+        self.values(head, latent, quantised, out.row(0));
     }
 }
 
@@ -155,22 +144,37 @@ impl HeadTask<'_> {
         &self,
         index: usize,
         head: usize,
-        key_rows: Weights<'_>,
         absorbed: &mut [f32],
+        decoded: &mut [f32],
         rope_query: &mut [f32],
     ) {
         let mla = self.mla;
         let width = mla.nope_dim + mla.rope_dim;
         let query = &self.query[(index * mla.heads + head) * width..][..width];
         absorbed.fill(0.0);
-        for (i, &q) in query[..mla.nope_dim].iter().enumerate() {
-            let row = key_rows.slice(i * mla.latent_rank..(i + 1) * mla.latent_rank);
-            self.kernels.axpy_weights(q, row, absorbed);
-        }
+        let keys = self.latent_up.key(self.arena, head);
+        self.kernels.transposed(keys, &query[..mla.nope_dim], absorbed, decoded);
         let half = mla.rope_dim / 2;
         let angles = index * half..(index + 1) * half;
         let (cos, sin) = (&self.wave.rope.cos[angles.clone()], &self.wave.rope.sin[angles]);
         self.kernels.rope(&query[mla.nope_dim..], cos, sin, mla.rope.interleaved, rope_query);
+    }
+
+    /// The head's values from the latent that it gathered.
+    fn values(&self, head: usize, latent: &[f32], scratch: &mut [f32], out: &mut [f32]) {
+        let weights = self.latent_up.value(self.arena, head);
+        let Some(layout) = ActivationLayout::of(weights.format(), latent.len()) else {
+            let x = Activations { data: latent, stride: latent.len(), rows: &[0] };
+            return self.kernels.matmul(weights, x, out);
+        };
+        let (codes, rest) = scratch.split_at_mut(layout.codes() / 4);
+        let (scales, rest) = rest.split_at_mut(layout.units());
+        let codes = bytemuck::cast_slice_mut(codes);
+        let sums = bytemuck::cast_slice_mut(&mut rest[..layout.units()]);
+        let row = QuantisedRowMut { codes: &mut *codes, scales: &mut *scales, sums: &mut *sums };
+        self.kernels.quantise(&layout, latent, row);
+        let x = Quantised { layout, codes, scales, sums, rows: &[0] };
+        self.kernels.matmul_quantised(weights, x, out);
     }
 
     /// Softmax and weighted latent of one block.
@@ -185,8 +189,8 @@ impl HeadTask<'_> {
         let page = self.wave.page_of(row, position(0));
         for (i, score) in scores.iter_mut().enumerate() {
             let place = self.keys.place(page, position(i));
-            let content = self.kernels.dot(Weights::F32(query.absorbed), self.keys.latent(place));
-            let turned = self.kernels.dot(Weights::F32(query.rope), self.keys.rope_key(place));
+            let content = self.kernels.dot(Floats::F32(query.absorbed), self.keys.latent(place));
+            let turned = self.kernels.dot(Floats::F32(query.rope), self.keys.rope_key(place));
             *score = (content + turned) * self.mla.score_scale;
         }
         let (largest, sum) = self.kernels.softmax_block(scores);

@@ -13,11 +13,11 @@ use crate::compute::{Compute, Product};
 use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::limits::{JOB_COLUMNS, Limits};
-use crate::placed::{PlacedRows, PlacedSlices, Placer};
+use crate::placed::{PlacedHeads, PlacedRows, PlacedSlices, Placer};
 use crate::spec::{AttentionSpec, IndexerSpec, IndexerUse, LayerSpec, MlaSpec, ModelSpec};
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
 use crate::wave::Wave;
-use crate::weights::{Part, SourceError, WeightSource};
+use crate::weights::{Part, SourceError};
 use keys::Keys;
 use millstream_topology::arena::LayerArena;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct AttendWeights {
     latent_down_bias: Option<Vec<f32>>,
     latent_norm: Vec<f32>,
     /// In units of whole heads.
-    latent_up: PlacedRows,
+    latent_up: PlacedHeads,
     output: PlacedSlices,
     output_bias: Option<Vec<f32>>,
     index: Option<indexer::IndexWeights>,
@@ -68,37 +68,30 @@ pub fn scratch_len(mla: &MlaSpec) -> usize {
 }
 
 impl AttendWeights {
-    /// Reads and places the weights of a layer's attention.
+    /// Places the weights of a layer's attention.
     ///
     /// # Errors
-    /// When a tensor can't be read.
-    pub fn place(
-        placer: &mut Placer<'_>,
-        source: &dyn WeightSource,
-        layer: LayerId,
-        spec: &LayerSpec,
-    ) -> Result<AttendWeights, SourceError> {
+    /// When a vector can't be read.
+    pub fn place(placer: &mut Placer<'_>, spec: &LayerSpec) -> Result<AttendWeights, SourceError> {
         let AttentionSpec::Mla(mla) = &spec.attention;
-        let load = |part| source.load(Some(layer), part);
-        let vector = |part| Ok::<_, SourceError>(load(part)?.to_f32());
-        let bias = |part| mla.bias.then(|| vector(part)).transpose();
+        let bias = |placer: &Placer<'_>, part| mla.bias.then(|| placer.vector(part)).transpose();
         let index = match &mla.indexer {
-            IndexerUse::Full(_) => Some(indexer::IndexWeights::place(placer, source, layer)?),
+            IndexerUse::Full(_) => Some(indexer::IndexWeights::place(placer)?),
             _ => None,
         };
         Ok(AttendWeights {
-            input_norm: vector(Part::InputNorm)?,
-            post_norm: vector(Part::PostNorm)?,
-            query_down: placer.rows(&load(Part::QueryDown)?, JOB_COLUMNS),
-            query_down_bias: bias(Part::QueryDownBias)?,
-            query_norm: vector(Part::QueryNorm)?,
-            query_up: placer.rows(&load(Part::QueryUp)?, JOB_COLUMNS),
-            latent_down: placer.rows(&load(Part::LatentDown)?, JOB_COLUMNS),
-            latent_down_bias: bias(Part::LatentDownBias)?,
-            latent_norm: vector(Part::LatentNorm)?,
-            latent_up: placer.rows(&load(Part::LatentUp)?, mla.nope_dim + mla.value_dim),
-            output: placer.slices(&load(Part::Output)?),
-            output_bias: bias(Part::OutputBias)?,
+            input_norm: placer.vector(Part::InputNorm)?,
+            post_norm: placer.vector(Part::PostNorm)?,
+            query_down: placer.rows(Part::QueryDown, JOB_COLUMNS),
+            query_down_bias: bias(placer, Part::QueryDownBias)?,
+            query_norm: placer.vector(Part::QueryNorm)?,
+            query_up: placer.rows(Part::QueryUp, JOB_COLUMNS),
+            latent_down: placer.rows(Part::LatentDown, JOB_COLUMNS),
+            latent_down_bias: bias(placer, Part::LatentDownBias)?,
+            latent_norm: placer.vector(Part::LatentNorm)?,
+            latent_up: placer.heads(Part::LatentUp),
+            output: placer.slices(Part::Output),
+            output_bias: bias(placer, Part::OutputBias)?,
             index,
         })
     }

@@ -4,7 +4,7 @@
 //! as a message, decode demands before prefill demands before hints, first come first served
 //! within a class. Buffers come back when an expert is unpacked or has failed.
 
-use super::{LoadClass, ReadDone, ReadRequest, Reader, Staging, aligned_buffer};
+use super::{LoadClass, ReadDone, ReadRequest, Reader, Staging};
 use crate::ids::{LayerId, Tag};
 use crate::limits::Limits;
 use crate::stage::{Envelope, Message, StageKind};
@@ -15,20 +15,16 @@ pub struct LoadDesk {
     reader: Box<dyn Reader>,
     free: Vec<Staging>,
     waiting: VecDeque<(LoadClass, LayerId, Tag)>,
-    /// One expert in kernel format, between unpacking and dealing.
-    unpacked: Vec<u64>,
 }
 
 impl LoadDesk {
-    /// A desk with `limits.reads_max` buffers; `unpacked_bytes` is the largest expert in kernel
-    /// format.
-    pub fn new(reader: Box<dyn Reader>, limits: &Limits, unpacked_bytes: usize) -> LoadDesk {
-        let buffer = || Staging(aligned_buffer(limits.expert_bytes_max));
+    /// A desk with `limits.reads_max` buffers.
+    pub fn new(reader: Box<dyn Reader>, limits: &Limits) -> LoadDesk {
+        let buffer = || Staging::new(limits.expert_bytes_max);
         LoadDesk {
             reader,
             free: (0..limits.reads_max).map(|_| buffer()).collect(),
             waiting: VecDeque::with_capacity(limits.slots.iter().sum::<usize>() + 1),
-            unpacked: aligned_buffer(unpacked_bytes),
         }
     }
 
@@ -76,10 +72,5 @@ impl LoadDesk {
     /// True when a buffer can be granted or the reader has something to do.
     pub fn is_busy(&self) -> bool {
         self.reader.pending() > 0 || !self.free.is_empty() && !self.waiting.is_empty()
-    }
-
-    /// Room for one expert in kernel format.
-    pub fn unpacked_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.unpacked)
     }
 }

@@ -132,13 +132,20 @@ impl Loader {
 
     /// All bytes are there: into the slot's slices, and the prefetcher is told.
     fn unpack(&mut self, slot: Tag, staging: Staging, seat: &mut SeatContext) {
-        let Load { order, first, .. } =
-            self.loads[slot.index as usize].take().expect("checked by load_mut");
-        let LoadOrder { expert, mut lease, .. } = order;
-        let unpacked = desk(seat).unpacked_mut();
-        let parts = self.shape.parts(unpacked);
-        self.source.unpack_expert(self.layer, expert, &staging.bytes()[..first], parts);
-        self.shape.deal(&self.map, unpacked, &mut lease);
+        let load = self.loads[slot.index as usize].as_ref().expect("checked by load_mut");
+        let (expert, bytes) = (load.order.expert, load.first);
+        if let Err(damage) = self.source.verify(self.layer, expert, &staging.bytes()[..bytes]) {
+            let error = std::io::Error::new(ErrorKind::InvalidData, damage.to_string());
+            return self.fail(slot, staging, Some(error), seat);
+        }
+        let load = self.loads[slot.index as usize].take().expect("checked by load_mut");
+        let mut lease = load.order.lease;
+        for slice in 0..self.map.slices {
+            let part = lease.part_mut(self.map.node_of(slice));
+            let out = &mut part[self.shape.slice_range(&self.map, slice)];
+            let bytes = &staging.bytes()[..bytes];
+            self.source.unpack_slice(self.layer, expert, &self.shape, slice, bytes, out);
+        }
         lease.finish();
         desk(seat).give_back(staging);
         self.tell(slot, Ok(()), seat);
@@ -153,7 +160,9 @@ impl Loader {
     ) {
         let load = self.loads[slot.index as usize].take().expect("checked by load_mut");
         let expert = load.order.expert;
-        let extent = self.source.expert_extents(self.layer, expert)[load.extent];
+        let extents = self.source.expert_extents(self.layer, expert);
+        // Damage is found when all extents are read.
+        let extent = extents[load.extent.min(extents.len() - 1)];
         let fault = ReadFault {
             layer: self.layer,
             expert,

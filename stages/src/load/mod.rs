@@ -14,9 +14,12 @@ mod shape;
 pub use desk::LoadDesk;
 pub use loader::Loader;
 pub use pread::PreadReader;
-pub use shape::{ExpertShape, aligned_buffer};
+pub use shape::{
+    DIRECT_ALIGN_BYTES, DIRECT_SLICE_BYTES_MIN, EXPERT_MATRICES, ExpertMatrix, ExpertShape,
+};
 
 use crate::ids::{ExpertId, FileId, LayerId, Tag};
+use crate::weights::{Line, aligned_bytes};
 use millstream_topology::arena::FillLease;
 use std::fmt;
 use std::ops::Range;
@@ -52,9 +55,14 @@ impl LoadOrder {
 
 /// A buffer that files are read into: as long as the largest expert. Moves from the desk to a
 /// loader, to the reader, and back.
-pub struct Staging(pub Vec<u64>);
+pub struct Staging(Vec<Line>);
 
 impl Staging {
+    /// A buffer of at least so many bytes.
+    pub fn new(bytes: usize) -> Staging {
+        Staging(aligned_bytes(bytes))
+    }
+
     /// The buffer as bytes.
     pub fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)

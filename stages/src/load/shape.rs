@@ -11,6 +11,7 @@
 
 use crate::placed::SliceMap;
 use crate::spec::MoeSpec;
+use crate::weights::Rectangle;
 use millstream_kernels::{WeightFormat, Weights};
 use std::ops::Range;
 
@@ -70,6 +71,17 @@ impl ExpertShape {
         match which {
             ExpertMatrix::Gate | ExpertMatrix::Up => [self.slice_width(), self.hidden],
             ExpertMatrix::Down => [self.hidden, self.slice_width()],
+        }
+    }
+
+    /// Which block of the expert's matrix a slice holds.
+    pub fn rectangle(&self, which: ExpertMatrix, slice: usize) -> Rectangle {
+        let part = slice * self.slice_width()..(slice + 1) * self.slice_width();
+        match which {
+            ExpertMatrix::Gate | ExpertMatrix::Up => {
+                Rectangle { rows: part, cols: 0..self.hidden }
+            }
+            ExpertMatrix::Down => Rectangle { rows: 0..self.hidden, cols: part },
         }
     }
 

@@ -1,31 +1,67 @@
 //! A random model in memory: any [`ModelSpec`], weights from a seed, experts in one made-up file.
 //!
 //! What the simulation, the determinism matrix and the allocation test run on. Weights are drawn
-//! per tensor, so a tensor's values depend on the seed and its name alone.
+//! per tensor, in the file layout of their format, so a tensor's values depend on the seed, the
+//! format and its name alone.
 
 use super::random::Random;
 use crate::ids::{ExpertId, FileId, LayerId};
+use crate::load::{EXPERT_MATRICES, ExpertShape};
 use crate::parts::part_shape;
 use crate::spec::ModelSpec;
-use crate::weights::{ExpertParts, Extent, Matrix, MatrixData, Part, SourceError, WeightSource};
-use millstream_kernels::WeightFormat;
+use crate::weights::{Extent, Part, Rectangle, SourceError, WeightSource};
+use millstream_kernels::formats::{f16::f32_to_f16, fp8};
+use millstream_kernels::{FileMatrix, ScaleType, WeightFormat};
+
+/// The formats of a random model. Norms, router and biases are f32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RandomFormats {
+    /// Every matrix that is always resident.
+    pub resident: WeightFormat,
+    /// Gate, up and down of routed experts.
+    pub experts: [WeightFormat; 3],
+}
+
+impl From<WeightFormat> for RandomFormats {
+    fn from(format: WeightFormat) -> RandomFormats {
+        RandomFormats { resident: format, experts: [format; 3] }
+    }
+}
+
+impl RandomFormats {
+    /// Columns at whose multiples matrices may be cut.
+    pub fn group(&self) -> usize {
+        // Groups are powers of two here or divide each other.
+        self.experts.iter().map(|f| f.group()).fold(self.resident.group(), usize::max)
+    }
+}
 
 /// A model whose weights come from a seed.
 pub struct RandomModel {
     /// The model.
     pub spec: ModelSpec,
     seed: u64,
-    format: WeightFormat,
+    formats: RandomFormats,
     /// By layer, by expert: where in the file.
     extents: Vec<Vec<Vec<Extent>>>,
     file: Vec<u8>,
 }
 
+/// A tensor in the file layout.
+struct Drawn {
+    format: WeightFormat,
+    rows: usize,
+    cols: usize,
+    weights: Vec<u8>,
+    scales: Vec<u8>,
+}
+
 impl RandomModel {
-    /// Draws a model. Experts and matrices have the given format.
-    pub fn new(spec: ModelSpec, seed: u64, format: WeightFormat) -> RandomModel {
+    /// Draws a model.
+    pub fn new(spec: ModelSpec, seed: u64, formats: impl Into<RandomFormats>) -> RandomModel {
+        let formats = formats.into();
         let mut model =
-            RandomModel { spec, seed, format, extents: vec![], file: b"a header".to_vec() };
+            RandomModel { spec, seed, formats, extents: vec![], file: b"a header".to_vec() };
         for layer in 0..model.spec.layers.len() {
             let id = LayerId(layer as u32);
             let experts = model.spec.layers[layer].moe().map_or(0, |moe| moe.experts);
@@ -41,15 +77,9 @@ impl RandomModel {
         let mut put = |parts: &[Part]| {
             let offset = self.file.len() as u64;
             for &part in parts {
-                let matrix = self.draw(Some(layer), part);
-                match &matrix.data {
-                    MatrixData::F32(data) => {
-                        self.file.extend_from_slice(bytemuck::cast_slice(data));
-                    }
-                    MatrixData::Bf16(data) => {
-                        self.file.extend_from_slice(bytemuck::cast_slice(data));
-                    }
-                }
+                let Drawn { weights, scales, .. } = self.draw(Some(layer), part);
+                self.file.extend(weights);
+                self.file.extend(scales);
             }
             let bytes = self.file.len() - offset as usize;
             self.file.push(0xAA);
@@ -67,9 +97,10 @@ impl RandomModel {
         count
     }
 
-    fn draw(&self, layer: Option<LayerId>, part: Part) -> Matrix {
+    fn draw(&self, layer: Option<LayerId>, part: Part) -> Drawn {
         let shape = part_shape(&self.spec, layer, part);
         let [rows, cols] = shape.expect("a part that the model has");
+        let format = self.format(layer, part);
         let mut random = Random::new(self.seed ^ name_hash(layer, part));
         let (centre, spread) = match part {
             Part::InputNorm
@@ -81,35 +112,118 @@ impl RandomModel {
             Part::Embedding => (0.0, 0.8),
             _ => (0.0, 1.6 / (cols as f32).sqrt()),
         };
-        let values = (0..rows * cols).map(|_| centre + spread * random.signed_unit());
-        let narrow = rows > 1 && self.format == WeightFormat::Bf16;
-        let data = match narrow {
-            true => MatrixData::Bf16(values.map(|v| (v.to_bits() >> 16) as u16).collect()),
-            false => MatrixData::F32(values.collect()),
+        let mut values = (0..rows * cols).map(|_| centre + spread * random.signed_unit());
+        let weights: Vec<u8> = match format {
+            WeightFormat::F32 => values.flat_map(f32::to_le_bytes).collect(),
+            WeightFormat::Bf16 => values.flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes()).collect(),
+            WeightFormat::F16 => values.flat_map(|v| f32_to_f16(v).to_le_bytes()).collect(),
+            WeightFormat::Fp8Block128(_) => {
+                // Every code but the two that are NaN.
+                values.map(|v| (v.to_bits() >> 8) as u8).map(|c| if c & 0x7f == 0x7f { 0 } else { c }).collect()
+            }
+            _ => {
+                let bytes = format.file_bytes(rows, cols);
+                let mut byte = || values.next().map_or(0x88, |v| (v.to_bits() >> 8) as u8);
+                (0..bytes).map(|_| byte()).collect()
+            }
         };
-        Matrix { rows, cols, data }
+        let scales = draw_scales(format, rows, cols, spread, &mut random);
+        Drawn { format, rows, cols, weights, scales }
+    }
+}
+
+/// Scales that give weights about the wanted spread.
+fn draw_scales(
+    format: WeightFormat,
+    rows: usize,
+    cols: usize,
+    spread: f32,
+    random: &mut Random,
+) -> Vec<u8> {
+    let largest = match format {
+        WeightFormat::Fp8Block128(_) => fp8::FP8_VALUES[0x7e],
+        WeightFormat::Mxfp4 => 6.0,
+        _ => format.info().code_max as f32,
+    };
+    let mut scale = || spread / largest * (1.0 + 0.4 * random.signed_unit());
+    let mut bytes = vec![];
+    for _ in 0..format.file_scales(rows, cols) {
+        let scale = scale();
+        match format.scale_type() {
+            None => {}
+            Some(ScaleType::F32) => bytes.extend(scale.to_le_bytes()),
+            Some(ScaleType::F16) => bytes.extend(f32_to_f16(scale).to_le_bytes()),
+            Some(ScaleType::Bf16) => bytes.extend(((scale.to_bits() >> 16) as u16).to_le_bytes()),
+            Some(ScaleType::Ue8m0) => bytes.push((scale.to_bits() >> 23) as u8),
+        }
+    }
+    bytes
+}
+
+impl Drawn {
+    fn view(&self) -> FileMatrix<'_> {
+        let Drawn { format, rows, cols, ref weights, ref scales } = *self;
+        FileMatrix { format, rows, cols, weights, scales }
     }
 }
 
 impl WeightSource for RandomModel {
-    fn load(&self, layer: Option<LayerId>, part: Part) -> Result<Matrix, SourceError> {
-        Ok(self.draw(layer, part))
+    fn format(&self, layer: Option<LayerId>, part: Part) -> WeightFormat {
+        let [rows, _] = part_shape(&self.spec, layer, part).expect("a part that the model has");
+        match part {
+            Part::ExpertGate(_) => self.formats.experts[0],
+            Part::ExpertUp(_) => self.formats.experts[1],
+            Part::ExpertDown(_) => self.formats.experts[2],
+            _ if rows == 1 => WeightFormat::F32,
+            // The router chooses; it stays a float as in every real model.
+            Part::Router if self.formats.resident != WeightFormat::Bf16 => WeightFormat::F32,
+            _ => self.formats.resident,
+        }
     }
 
-    fn expert_format(&self, _layer: LayerId) -> WeightFormat {
-        self.format
+    fn read(
+        &self,
+        layer: Option<LayerId>,
+        part: Part,
+        block: &Rectangle,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        self.draw(layer, part).view().lay_out(block.rows.clone(), block.cols.clone(), out);
+        Ok(())
+    }
+
+    fn expert_formats(&self, _layer: LayerId) -> [WeightFormat; 3] {
+        self.formats.experts
     }
 
     fn expert_extents(&self, layer: LayerId, expert: ExpertId) -> &[Extent] {
         &self.extents[layer.index()][expert.index()]
     }
 
-    fn unpack_expert(&self, _: LayerId, _: ExpertId, staging: &[u8], parts: ExpertParts<'_>) {
-        let (gate, rest) = staging.split_at(parts.gate.len());
-        let (up, down) = rest.split_at(parts.up.len());
-        parts.gate.copy_from_slice(gate);
-        parts.up.copy_from_slice(up);
-        parts.down.copy_from_slice(down);
+    fn unpack_slice(
+        &self,
+        _: LayerId,
+        _: ExpertId,
+        shape: &ExpertShape,
+        slice: usize,
+        mut staging: &[u8],
+        out: &mut [u8],
+    ) {
+        for which in EXPERT_MATRICES {
+            let format = shape.formats[which as usize];
+            let whole = ExpertShape { slices: 1, ..*shape };
+            let [rows, cols] = whole.dimensions(which);
+            let (weights, rest) = staging.split_at(format.file_bytes(rows, cols));
+            let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);
+            let (scales, rest) = rest.split_at(format.file_scales(rows, cols) * scale_bytes);
+            staging = rest;
+            let Rectangle { rows: slice_rows, cols: slice_cols } = shape.rectangle(which, slice);
+            FileMatrix { format, rows, cols, weights, scales }.lay_out(
+                slice_rows,
+                slice_cols,
+                &mut out[shape.range(which)],
+            );
+        }
     }
 
     fn file_name(&self, _: FileId) -> String {

@@ -55,7 +55,7 @@ impl<R: Real> StraightLine<'_, R> {
         }
         self.fetch(Some(id), Part::Output)?;
         let output = self.table(Some(id), Part::Output);
-        let mut out = output.times_sliced(&context, self.spec.slices);
+        let mut out = output.times_sliced(&context);
         if mla.bias {
             self.fetch(Some(id), Part::OutputBias)?;
             add_to(&mut out, &self.table(Some(id), Part::OutputBias).data);
@@ -131,9 +131,8 @@ impl<R: Real> StraightLine<'_, R> {
         for value in &mut latent {
             *value = value.times(inverse);
         }
-        (0..mla.value_dim)
-            .map(|i| R::dot(latent_up.row(first_row + mla.nope_dim + i), &latent))
-            .collect()
+        // The pieces of a head are its key rows and its value rows.
+        latent_up.piece_times(2 * head + 1, &latent)
     }
 
     /// The indexer: which positions this row looks at; none when it may look at all.

@@ -17,7 +17,7 @@ impl<R: Real> StraightLine<'_, R> {
         let up = self.times(id, up, h)?;
         let inner: Vec<R> = gate.iter().zip(&up).map(|(&g, &u)| R::silu_mul(g, u)).collect();
         self.fetch(Some(id), down)?;
-        Ok(self.table(Some(id), down).times_sliced(&inner, self.spec.slices))
+        Ok(self.table(Some(id), down).times_sliced(&inner))
     }
 
     /// The mixture of one row: experts in ascending id, then the shared expert.

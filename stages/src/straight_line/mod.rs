@@ -14,35 +14,86 @@ pub use real::Real;
 
 use crate::ids::LayerId;
 use crate::spec::{AttentionSpec, LayerSpec, ModelSpec};
-use crate::weights::{Part, SourceError, WeightSource};
+use crate::parts::part_shape;
+use crate::pieces::pieces;
+use crate::weights::{Line, Part, Rectangle, SourceError, WeightSource, aligned_bytes};
+use millstream_kernels::{WeightFormat, Weights};
 use std::collections::HashMap;
 
-/// A matrix in the precision of the pass.
+/// A tensor: its pieces as they are stored, and all of it decoded to the precision of the pass.
 pub(crate) struct Table<R> {
     rows: usize,
     cols: usize,
+    format: WeightFormat,
+    pieces: Vec<(Rectangle, Vec<Line>)>,
     data: Vec<R>,
 }
 
 impl<R: Real> Table<R> {
+    fn read(
+        spec: &ModelSpec,
+        source: &dyn WeightSource,
+        layer: Option<LayerId>,
+        part: Part,
+    ) -> Result<Table<R>, SourceError> {
+        let [rows, cols] = part_shape(spec, layer, part).expect("a part that the model has");
+        let format = source.format(layer, part);
+        let mut table =
+            Table { rows, cols, format, pieces: vec![], data: vec![R::ZERO; rows * cols] };
+        for piece in pieces(spec, layer, part) {
+            let bytes = format.matrix_bytes(piece.rows.len(), piece.cols.len());
+            let mut lines = aligned_bytes(bytes);
+            let out = &mut bytemuck::cast_slice_mut::<Line, u8>(&mut lines)[..bytes];
+            source.read(layer, part, &piece, out)?;
+            table.pieces.push((piece, lines));
+            table.decode(table.pieces.len() - 1);
+        }
+        Ok(table)
+    }
+
+    fn piece(&self, index: usize) -> Weights<'_> {
+        let (Rectangle { rows, cols }, lines) = &self.pieces[index];
+        let bytes = self.format.matrix_bytes(rows.len(), cols.len());
+        let lines: &[u8] = bytemuck::cast_slice(lines);
+        Weights::new(self.format, rows.len(), cols.len(), &lines[..bytes])
+    }
+
+    fn decode(&mut self, index: usize) {
+        let Rectangle { rows, cols } = self.pieces[index].0.clone();
+        let mut row = vec![0.0; cols.len()];
+        for r in rows.clone() {
+            self.piece(index).decode_row(r - rows.start, &mut row);
+            for (out, &value) in self.data[r * self.cols..][cols.clone()].iter_mut().zip(&row) {
+                *out = R::from_f32(value);
+            }
+        }
+    }
+
     fn row(&self, row: usize) -> &[R] {
         &self.data[row * self.cols..][..self.cols]
     }
 
-    /// One dot product per row.
-    fn times(&self, x: &[R]) -> Vec<R> {
-        (0..self.rows).map(|row| R::dot(self.row(row), x)).collect()
+    /// One dot product per row of a piece.
+    fn piece_times(&self, index: usize, x: &[R]) -> Vec<R> {
+        R::times_stored(self.piece(index), x).unwrap_or_else(|| {
+            let Rectangle { rows, cols } = &self.pieces[index].0;
+            rows.clone().map(|row| R::dot(&self.row(row)[cols.clone()], x)).collect()
+        })
     }
 
-    /// As [`Table::times`], with the columns cut into `slices` equal parts whose results are added
-    /// in the balanced tree.
-    fn times_sliced(&self, x: &[R], slices: usize) -> Vec<R> {
-        let width = self.cols / slices;
-        let part = |row: usize, slice: usize| {
-            let columns = slice * width..(slice + 1) * width;
-            R::dot(&self.row(row)[columns.clone()], &x[columns])
+    /// One dot product per row; pieces are runs of rows.
+    fn times(&self, x: &[R]) -> Vec<R> {
+        (0..self.pieces.len()).flat_map(|piece| self.piece_times(piece, x)).collect()
+    }
+
+    /// As [`Table::times`] where the pieces are runs of columns: their results are added in the
+    /// balanced tree.
+    fn times_sliced(&self, x: &[R]) -> Vec<R> {
+        let part = |(index, (piece, _)): (usize, &(Rectangle, Vec<Line>))| {
+            self.piece_times(index, &x[piece.cols.clone()])
         };
-        (0..self.rows).map(|row| tree_sum(0, slices, &|slice| part(row, slice))).collect()
+        let parts: Vec<Vec<R>> = self.pieces.iter().enumerate().map(part).collect();
+        (0..self.rows).map(|row| tree_sum(0, parts.len(), &|slice| parts[slice][row])).collect()
     }
 }
 
@@ -195,9 +246,7 @@ impl<'a, R: Real> StraightLine<'a, R> {
 
     fn fetch(&mut self, layer: Option<LayerId>, part: Part) -> Result<(), SourceError> {
         if !self.tensors.contains_key(&(layer, part)) {
-            let matrix = self.source.load(layer, part)?;
-            let data = matrix.to_f32().into_iter().map(R::from_f32).collect();
-            let table = Table { rows: matrix.rows, cols: matrix.cols, data };
+            let table = Table::read(self.spec, self.source, layer, part)?;
             self.tensors.insert((layer, part), table);
         }
         Ok(())

@@ -1,10 +1,13 @@
 //! The arithmetic of the straight-line pass, once in f32 and once in f64.
 //!
 //! In f32 every operation is the scalar definition of `millstream-kernels`, so that the pipeline
-//! can be held to the straight-line pass bit for bit. In f64 the same steps run in double
-//! precision; that pass tells how close a choice was.
+//! can be held to the straight-line pass bit for bit; integer formats take int8 activations. In
+//! f64 the same steps run in double precision over decoded weights; that pass tells how close a
+//! choice was.
 
-use millstream_kernels::{Isa, Kernels, Weights, math};
+use millstream_kernels::{
+    ActivationLayout, Floats, Isa, Kernels, Quantised, QuantisedRowMut, Weights, math,
+};
 
 /// A number that the straight-line pass can run in.
 pub trait Real: Copy + PartialOrd + Send + Sync + std::fmt::Debug + 'static {
@@ -28,6 +31,9 @@ pub trait Real: Copy + PartialOrd + Send + Sync + std::fmt::Debug + 'static {
     fn sigmoid(self) -> Self;
     /// The 16-lane dot product.
     fn dot(weights: &[Self], x: &[Self]) -> Self;
+    /// One dot product per row of a matrix as it is stored; none when this number multiplies with
+    /// decoded weights.
+    fn times_stored(weights: Weights<'_>, x: &[Self]) -> Option<Vec<Self>>;
     /// The 16-lane sum.
     fn sum(x: &[Self]) -> Self;
     /// Root-mean-square norm (arXiv 1910.07467).
@@ -71,7 +77,20 @@ impl Real for f32 {
         math::sigmoid(self)
     }
     fn dot(weights: &[Self], x: &[Self]) -> Self {
-        scalar().dot(Weights::F32(weights), x)
+        scalar().dot(Floats::F32(weights), x)
+    }
+    fn times_stored(weights: Weights<'_>, x: &[Self]) -> Option<Vec<Self>> {
+        let layout = ActivationLayout::of(weights.format(), weights.cols())?;
+        let mut codes = vec![0; layout.codes()];
+        let mut scales = vec![0.0; layout.units()];
+        let mut sums = vec![0; layout.units()];
+        let row =
+            QuantisedRowMut { codes: &mut codes, scales: &mut scales, sums: &mut sums };
+        scalar().quantise(&layout, x, row);
+        let mut out = vec![0.0; weights.rows()];
+        let x = Quantised { layout, codes: &codes, scales: &scales, sums: &sums, rows: &[0] };
+        scalar().matmul_quantised(weights, x, &mut out);
+        Some(out)
     }
     fn sum(x: &[Self]) -> Self {
         scalar().sum(x)
@@ -125,6 +144,9 @@ impl Real for f64 {
     fn dot(weights: &[Self], x: &[Self]) -> Self {
         assert_eq!(weights.len(), x.len());
         weights.iter().zip(x).map(|(w, x)| w * x).sum()
+    }
+    fn times_stored(_: Weights<'_>, _: &[Self]) -> Option<Vec<Self>> {
+        None
     }
     fn sum(x: &[Self]) -> Self {
         x.iter().sum()
