@@ -1,4 +1,4 @@
-//! The full determinism matrix: every combination, or every n-th with `-- n`.
+//! The full determinism matrix of every format: every combination, or every n-th with `-- n`.
 //!
 //! `cargo run --release --example determinism` prints one line per thousand runs and ends with
 //! exit code 1 at the first differing hash. docs/testing.md says how long it takes.
@@ -6,25 +6,24 @@
 #[path = "../tests/whole/matrix.rs"]
 mod matrix;
 
-use matrix::{Run, axis_lengths, describe, expected_hash, hash_of, model};
-use millstream_kernels::WeightFormat;
+use matrix::{Run, axis_lengths, describe, expected_hash, formats, hash_of, model};
 
 fn main() {
     let step = std::env::args().nth(1).map_or(1, |n| n.parse().expect("a whole number"));
-    for format in [WeightFormat::F32, WeightFormat::Bf16] {
-        let model = model(format);
+    for (name, formats) in formats() {
+        let model = model(formats);
         let first = expected_hash(&model);
         let runs: Vec<Run> = full(axis_lengths()).step_by(step).collect();
         for (index, run) in runs.iter().enumerate() {
             if hash_of(&model, run) != first {
-                println!("{format:?}: another hash: {}", describe(run));
+                println!("{name}: another hash: {}", describe(run));
                 std::process::exit(1);
             }
             if index % 1000 == 999 {
-                println!("{format:?}: {} of {} runs, one hash", index + 1, runs.len());
+                println!("{name}: {} of {} runs, one hash", index + 1, runs.len());
             }
         }
-        println!("{format:?}: all {} runs have the hash {first:016x}", runs.len());
+        println!("{name}: all {} runs have the hash {first:016x}", runs.len());
     }
 }
 

@@ -6,7 +6,6 @@
 
 pub mod ids;
 pub mod kind;
-pub mod quantised;
 pub mod queue;
 
 #[cfg(not(loom))]
@@ -18,6 +17,7 @@ mod combine;
 #[cfg(not(loom))]
 pub mod compute;
 #[cfg(not(loom))]
+pub mod dequantised;
 pub mod gauge;
 #[cfg(not(loom))]
 mod head;
@@ -29,6 +29,7 @@ pub mod load;
 mod matmul;
 #[cfg(not(loom))]
 pub mod parts;
+#[cfg(not(loom))]
 pub mod pieces;
 #[cfg(not(loom))]
 pub mod pipeline;
@@ -36,6 +37,8 @@ pub mod pipeline;
 pub mod placed;
 #[cfg(not(loom))]
 pub mod prefetch;
+#[cfg(not(loom))]
+pub mod quantised;
 #[cfg(not(loom))]
 mod router;
 #[cfg(not(loom))]

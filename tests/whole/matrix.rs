@@ -7,7 +7,7 @@
 use millstream::engine::{Engine, Model, Options, Request};
 use millstream_kernels::{Isa, WeightFormat};
 use millstream_stages::prefetch::Lookahead;
-use millstream_stages::simulation::{MemoryReader, RandomModel};
+use millstream_stages::simulation::{MemoryReader, RandomFormats, RandomModel};
 use millstream_stages::spec::{
     AttentionSpec, FfnSpec, GateScore, GateSpec, IndexerSpec, IndexerUse, LayerSpec, MlaSpec,
     ModelSpec, MoeSpec, RopeSpec,
@@ -54,8 +54,28 @@ pub fn axis_lengths() -> Run {
     [THREADS.len(), PLANS.len(), SLOTS.len(), isas, CHUNKS.len(), 2, LOOKAHEADS.len(), 2]
 }
 
-/// The test model: eight slices, an indexer of its own and a shared one, dense and sparse layers.
-pub fn spec() -> ModelSpec {
+/// The formats of the test models, by name: every format of the table, and one model that mixes
+/// them. The first four run the whole pairwise list.
+pub fn formats() -> Vec<(&'static str, RandomFormats)> {
+    let of = |name: &str| name.parse::<WeightFormat>().expect("a format");
+    let all = |name: &'static str| (name, RandomFormats::from(of(name)));
+    let mixed = RandomFormats {
+        resident: of("int8-row"),
+        experts: ["int4-g64", "int3-g64", "int4-g64:f16"].map(of),
+    };
+    let others = ["f16", "fp8-e4m3-b128", "int4-row", "int4-g32:f16", "int2-row", "int3-g64"];
+    let mut formats = vec![all("f32"), all("bf16"), all("int8-row"), ("mixed", mixed)];
+    formats.extend(others.map(all));
+    formats.extend([all("int4-g64"), all("int4-g128"), all("mxfp4"), all("fp8-e4m3-b128:ue8m0")]);
+    formats
+}
+
+/// The test model: several slices, an indexer of its own and a shared one, dense and sparse layers.
+/// Formats in groups get wider layers, so that they are cut too.
+pub fn spec(formats: &RandomFormats) -> ModelSpec {
+    let grouped = formats.group() > 1;
+    let [value_dim, intermediate, shared, dense] =
+        if grouped { [32, 256, 512, 256] } else { [12, 24, 48, 80] };
     let rope = RopeSpec { theta: 10_000.0, interleaved: true };
     let layer = |indexer: IndexerUse, ffn: FfnSpec| LayerSpec {
         attention: AttentionSpec::Mla(MlaSpec {
@@ -64,7 +84,7 @@ pub fn spec() -> ModelSpec {
             latent_rank: 24,
             nope_dim: 12,
             rope_dim: 8,
-            value_dim: 12,
+            value_dim,
             score_scale: 1.0 / 20f32.sqrt(),
             rope,
             latent_norm_epsilon: 1e-6,
@@ -80,8 +100,8 @@ pub fn spec() -> ModelSpec {
         FfnSpec::Moe(MoeSpec {
             experts: EXPERTS,
             top_k: TOP_K,
-            intermediate: 24,
-            shared_intermediate: 48,
+            intermediate,
+            shared_intermediate: shared,
             gate: GateSpec {
                 score: GateScore::Sigmoid,
                 bias: true,
@@ -93,13 +113,13 @@ pub fn spec() -> ModelSpec {
         })
     };
     let layers = vec![
-        layer(full, FfnSpec::Dense { intermediate: 80 }),
+        layer(full, FfnSpec::Dense { intermediate: dense }),
         layer(IndexerUse::Shared, moe()),
         layer(full, moe()),
-        layer(IndexerUse::Shared, FfnSpec::Dense { intermediate: 80 }),
+        layer(IndexerUse::Shared, FfnSpec::Dense { intermediate: dense }),
     ];
-    let slices = ModelSpec::choose_slices(&layers, 1);
-    assert_eq!(slices, 8, "the test model has eight slices");
+    let slices = ModelSpec::choose_slices(&layers, formats.group());
+    assert_eq!(slices, (256 / formats.group()).min(8), "the test model is cut");
     ModelSpec {
         vocabulary: 75,
         hidden: 40,
@@ -111,9 +131,9 @@ pub fn spec() -> ModelSpec {
     }
 }
 
-/// The test model in a format, made once.
-pub fn model(format: WeightFormat) -> Arc<RandomModel> {
-    Arc::new(RandomModel::new(spec(), 8, format))
+/// The test model in some formats.
+pub fn model(formats: RandomFormats) -> Arc<RandomModel> {
+    Arc::new(RandomModel::new(spec(&formats), 8, formats))
 }
 
 fn prompt(seed: usize, tokens: usize) -> Vec<u32> {

@@ -10,7 +10,7 @@ mod random;
 mod reader;
 mod world;
 
-pub use model::RandomModel;
+pub use model::{RandomFormats, RandomModel};
 pub use random::Random;
 pub use reader::{FaultyReader, Manners, MemoryReader};
 pub use world::{Outcome, World};

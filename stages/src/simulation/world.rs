@@ -1,6 +1,6 @@
 //! One simulated run: draws a world, feeds sequences, checks every row.
 
-use super::model::RandomModel;
+use super::model::{RandomFormats, RandomModel};
 use super::random::Random;
 use super::reader::{FaultyReader, Manners};
 use super::small_spec;
@@ -13,7 +13,7 @@ use crate::seat::{Seat, Step};
 use crate::stage::{ActorId, Envelope, Message, StageKind};
 use crate::straight_line::StraightLine;
 use crate::wave::{Row, Wave};
-use millstream_kernels::{Isa, Kernels, WeightFormat};
+use millstream_kernels::{Isa, Kernels, ScaleType, WeightFormat};
 use millstream_topology::arena::Binding;
 use millstream_topology::cpuset::NodeId;
 use millstream_topology::plan::{PlacementPlan, PlanNode, Seat as LeaderSeat, SeatHost};
@@ -26,8 +26,13 @@ const SEQUENCES: [&[u32]; 3] =
 /// Steps after which a run counts as stuck in a circle.
 const STEPS_MAX: usize = 2_000_000;
 
-/// The model, and what the straight-line pass makes of the sequences: made once for many runs.
+/// The models that runs take in turn: made once for many runs.
 pub struct World {
+    cases: [Case; 2],
+}
+
+/// A model, and what the straight-line pass makes of the sequences.
+struct Case {
     model: Arc<RandomModel>,
     /// By sequence, by position: logits.
     expected: Vec<Vec<Vec<f32>>>,
@@ -54,9 +59,24 @@ struct Fed {
 }
 
 impl World {
-    /// The small model and its reference.
+    /// The small model, in f32 for even seeds and in integers for odd ones, and its references.
     pub fn new() -> World {
-        let model = Arc::new(RandomModel::new(small_spec(), 42, WeightFormat::F32));
+        let scale = ScaleType::F32;
+        let integers = RandomFormats {
+            resident: WeightFormat::Int8Row(scale),
+            experts: [
+                WeightFormat::Int4Row(scale),
+                WeightFormat::Int8Row(ScaleType::F16),
+                WeightFormat::Int2Row(scale),
+            ],
+        };
+        World { cases: [Case::new(WeightFormat::F32.into()), Case::new(integers)] }
+    }
+}
+
+impl Case {
+    fn new(formats: RandomFormats) -> Case {
+        let model = Arc::new(RandomModel::new(small_spec(), 42, formats));
         let expected = SEQUENCES
             .iter()
             .map(|tokens| {
@@ -65,9 +85,11 @@ impl World {
                 steps.into_iter().map(|step| step.logits).collect()
             })
             .collect();
-        World { model, expected }
+        Case { model, expected }
     }
+}
 
+impl World {
     /// One run.
     ///
     /// # Panics
@@ -75,7 +97,8 @@ impl World {
     /// the message of the first two names the seed.
     pub fn run(&self, seed: u64, manners: Manners) -> Outcome {
         let mut random = Random::new(seed ^ 0x5EED);
-        let blueprint = self.draw_blueprint(&mut random);
+        let case = &self.cases[(seed % 2) as usize];
+        let blueprint = case.draw_blueprint(&mut random);
         let (scratch_len, jobs_max) = executor_bounds(&blueprint);
         let crew = SimCrew::new(&SimPlan {
             workers: blueprint.plan.nodes.iter().map(|node| node.workers.len()).collect(),
@@ -84,15 +107,17 @@ impl World {
             jobs_max,
             seed: random.bits(),
         });
-        let reader = FaultyReader::new(self.model.clone(), manners, random.bits());
+        let reader = FaultyReader::new(case.model.clone(), manners, random.bits());
         let assembly = assemble(&blueprint, Box::new(crew), Box::new(reader));
         let assembly = assembly.expect("a model in memory is placed");
         let fed = || Fed { next: 0, in_flight: false, failed: false };
         let sequences = SEQUENCES.iter().map(|_| fed()).collect();
         let outcome = Outcome::default();
-        Run { world: self, seed, random, assembly, sequences, outcome }.finish()
+        Run { case, seed, random, assembly, sequences, outcome }.finish()
     }
+}
 
+impl Case {
     fn draw_blueprint(&self, random: &mut Random) -> Blueprint {
         let nodes = 1 + random.below(3);
         let node = |index: usize, workers: usize| PlanNode {
@@ -152,7 +177,7 @@ impl Default for World {
 }
 
 struct Run<'a> {
-    world: &'a World,
+    case: &'a Case,
     seed: u64,
     random: Random,
     assembly: Assembly,
@@ -268,7 +293,7 @@ impl Run<'_> {
     fn take_finished(&mut self) {
         while let Some(tagged) = self.assembly.directory.finished.ring.pop() {
             let wave = tagged.value;
-            let vocabulary = self.world.model.spec.vocabulary;
+            let vocabulary = self.case.model.spec.vocabulary;
             for (row, logits) in wave.rows.iter().zip(wave.logits.chunks(vocabulary)) {
                 let index = row.sequence.index();
                 let fed = &mut self.sequences[index];
@@ -278,7 +303,7 @@ impl Run<'_> {
                     self.outcome.rows_failed += 1;
                     continue;
                 }
-                let expected = &self.world.expected[index][row.position as usize];
+                let expected = &self.case.expected[index][row.position as usize];
                 let same = logits.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
                 assert!(same, "seed {}: sequence {index} position {}", self.seed, row.position);
                 self.outcome.rows_compared += 1;
