@@ -53,6 +53,8 @@ pub mod straight_line;
 #[cfg(not(loom))]
 pub mod threads;
 #[cfg(not(loom))]
+pub mod unit;
+#[cfg(not(loom))]
 pub mod wave;
 #[cfg(not(loom))]
 pub mod weights;

@@ -5,13 +5,14 @@
 //! of arrival decides when an expert is computed and never what comes out: results lie by expert,
 //! and Combine adds them in ascending id.
 
-use crate::compute::{ChosenRows, Compute, LeasedUnit, ResidentUnit};
+use crate::compute::{ChosenRows, Compute};
 use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::limits::Limits;
 use crate::load::ExpertShape;
 use crate::placed::PlacedUnit;
 use crate::stage::{ActorId, Arrival, Message, Outbox, SeatContext, Stage, StageKind};
+use crate::unit::{LeasedUnit, ResidentUnit};
 use crate::wave::Wave;
 use millstream_topology::arena::{LayerArena, ReadLease};
 use std::sync::Arc;
