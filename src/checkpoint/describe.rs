@@ -5,11 +5,12 @@
 
 use super::source::ModelFiles;
 use super::stored::StoredTensor;
-use millstream_kernels::{StoredFormat, WeightFormat};
 use millstream_stages::ids::{ExpertId, LayerId};
+use millstream_stages::load::ExpertShape;
 use millstream_stages::parts::{expert_parts, resident_parts};
-use millstream_stages::spec::{AttentionSpec, FfnSpec, IndexerUse};
-use millstream_stages::weights::Part;
+use millstream_stages::pieces::pieces;
+use millstream_stages::spec::{AttentionSpec, FfnSpec, IndexerUse, ModelSpec};
+use millstream_stages::weights::{Part, Rectangle, WeightSource};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,13 +32,13 @@ pub struct Description {
     pub weights_per_token: u64,
     /// Bytes of the tensors that stay in memory, as stored.
     pub resident_stored_bytes: u64,
-    /// The same in the formats that the kernels compute on.
+    /// The same as the kernels want it.
     pub resident_memory_bytes: u64,
     /// Bytes of all routed experts, as stored.
     pub experts_stored_bytes: u64,
     /// Bytes of the largest routed expert, as stored: what is read for it.
     pub expert_stored_bytes_max: u64,
-    /// Bytes of the largest routed expert in its kernel format: what a slot holds.
+    /// Bytes of the largest routed expert as the kernels want it: what a slot holds.
     pub expert_memory_bytes_max: u64,
     /// Bytes of routed experts that one token reads when none is in memory.
     pub expert_bytes_per_token: u64,
@@ -94,7 +95,7 @@ pub struct Dimensions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FormatTotal {
     /// The format's name.
-    pub format: &'static str,
+    pub format: String,
     /// Tensors.
     pub tensors: usize,
     /// Their bytes in the files, with their scales.
@@ -111,7 +112,6 @@ pub fn describe(model: &ModelFiles) -> Description {
         let stored = find(model, layer, part);
         totals.add(&stored);
         totals.resident_stored += stored_bytes(&stored);
-        totals.resident_memory += memory_bytes(&stored, stored.kernel_format());
         // Of the embedding one row is used; a tied one is also the output head.
         if part != Part::Embedding || model.blueprint.spec.tied_head {
             totals.weights_per_token += weights(&stored);
@@ -134,7 +134,7 @@ pub fn describe(model: &ModelFiles) -> Description {
         weights: totals.weights,
         weights_per_token: totals.weights_per_token,
         resident_stored_bytes: totals.resident_stored,
-        resident_memory_bytes: totals.resident_memory,
+        resident_memory_bytes: resident_bytes(&model.blueprint.spec, model),
         experts_stored_bytes: totals.experts_stored,
         expert_stored_bytes_max: totals.expert_stored_max,
         expert_memory_bytes_max: totals.expert_memory_max,
@@ -150,11 +150,10 @@ pub fn describe(model: &ModelFiles) -> Description {
 /// Sums over the tensors of a model.
 #[derive(Default)]
 struct Totals {
-    formats: BTreeMap<&'static str, FormatTotal>,
+    formats: BTreeMap<String, FormatTotal>,
     weights: u64,
     weights_per_token: u64,
     resident_stored: u64,
-    resident_memory: u64,
     experts_stored: u64,
     expert_stored_max: u64,
     expert_memory_max: u64,
@@ -163,9 +162,12 @@ struct Totals {
 
 impl Totals {
     fn add(&mut self, stored: &StoredTensor) {
-        let format = stored.format.name();
-        let total =
-            self.formats.entry(format).or_insert(FormatTotal { format, tensors: 0, bytes: 0 });
+        let format = stored.format.to_string();
+        let total = self.formats.entry(format.clone()).or_insert(FormatTotal {
+            format,
+            tensors: 0,
+            bytes: 0,
+        });
         total.tensors += 1;
         total.bytes += stored_bytes(stored);
         self.weights += weights(stored);
@@ -178,20 +180,20 @@ fn add_experts(model: &ModelFiles, layer: LayerId, totals: &mut Totals) {
     else {
         return;
     };
+    let spec = &model.blueprint.spec;
+    let shape = ExpertShape::new(spec.hidden, moe, spec.slices, experts.formats());
+    totals.expert_memory_max = totals.expert_memory_max.max(shape.expert_bytes() as u64);
     let mut largest = 0;
     for expert in 0..moe.experts {
         let tensors = expert_parts(ExpertId(expert as u32)).map(|p| find(model, Some(layer), p));
         let stored: u64 = tensors.iter().map(stored_bytes).sum();
-        let memory: u64 = tensors.iter().map(|t| memory_bytes(t, experts.format())).sum();
         tensors.iter().for_each(|tensor| totals.add(tensor));
         totals.experts_stored += stored;
-        totals.expert_memory_max = totals.expert_memory_max.max(memory);
         largest = largest.max(stored);
     }
     let chosen = moe.top_k as u64;
     totals.expert_stored_max = totals.expert_stored_max.max(largest);
     totals.expert_bytes_per_token += chosen * largest;
-    let spec = &model.blueprint.spec;
     totals.weights_per_token += chosen * 3 * (moe.intermediate * spec.hidden) as u64;
 }
 
@@ -204,15 +206,17 @@ fn weights(stored: &StoredTensor) -> u64 {
 }
 
 fn stored_bytes(stored: &StoredTensor) -> u64 {
-    (stored.weights.bytes + stored.scales.map_or(0, |run| run.bytes)) as u64
+    stored.bytes() as u64
 }
 
-fn memory_bytes(stored: &StoredTensor, format: WeightFormat) -> u64 {
-    let bytes = match format {
-        WeightFormat::F32 => StoredFormat::F32.bytes_per_weight(),
-        WeightFormat::Bf16 => StoredFormat::Bf16.bytes_per_weight(),
+/// Bytes of the tensors that stay in memory, piece by piece as the kernels want them.
+pub fn resident_bytes(spec: &ModelSpec, source: &dyn WeightSource) -> u64 {
+    let bytes = |(layer, part): (Option<LayerId>, Part)| -> u64 {
+        let format = source.format(layer, part);
+        let piece = |piece: &Rectangle| format.matrix_bytes(piece.rows.len(), piece.cols.len());
+        pieces(spec, layer, part).iter().map(piece).sum::<usize>() as u64
     };
-    weights(stored) * bytes as u64
+    resident_parts(spec).into_iter().map(bytes).sum()
 }
 
 fn dimensions(model: &ModelFiles) -> Dimensions {

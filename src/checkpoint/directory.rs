@@ -1,12 +1,15 @@
 //! A directory of safetensors files, opened: the files, and where each tensor lies.
 //!
-//! Finds the files (one `model.safetensors`, or those of the index), opens each once and for all,
-//! and checks every header. Nothing of the data is read. The result is a [`Checkpoint`]; what
-//! the tensors mean is `source.rs`'s business.
+//! Opens each of the files that `shards.rs` finds once and for all, and checks every header.
+//! Nothing of the data is read. The result is a [`Checkpoint`]; what the tensors mean is
+//! `source.rs`'s business.
 
-use super::error::OpenError;
+use super::error::{OpenError, TensorFault};
 use super::header::{self, HEADER_LIMITS, HeaderError, HeaderFault, LENGTH_BYTES, Shape};
-use super::index::{self, ShardIndex};
+use super::index::ShardIndex;
+use super::shards::{self, Shard, Shards};
+use super::stamps::{STAMPS_MAX, Stamps, StampsFault};
+use super::stored::Run;
 use millstream_stages::ids::FileId;
 use safetensors::Dtype;
 use std::collections::BTreeMap;
@@ -16,14 +19,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The file of a model in one piece.
-const SINGLE_FILE: &str = "model.safetensors";
-/// The index of a model in several pieces.
-const INDEX_FILE: &str = "model.safetensors.index.json";
 /// Most tensors of all files together.
 const TENSORS_MAX: usize = 1 << 20;
-/// Ends of file names that mean a model in another format.
-const FOREIGN_SUFFIXES: &[&str] = &[".bin", ".pt", ".pth", ".pkl", ".ckpt", ".gguf", ".ggml"];
+/// What the scales of a container's tensors end in: the mark of a container.
+pub(super) const CONTAINER_SCALES: &str = ".qs";
 
 /// Where a tensor lies.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,31 +43,41 @@ pub struct TensorPlace {
 #[derive(Debug)]
 pub struct Checkpoint {
     directory: PathBuf,
-    names: Vec<String>,
+    shards: Vec<Shard>,
     files: Vec<Arc<File>>,
     tensors: BTreeMap<String, TensorPlace>,
     unindexed: Vec<String>,
+    stamps: BTreeMap<String, (String, FileId)>,
+    container: bool,
 }
 
 impl Checkpoint {
-    /// Opens the files of a directory and reads their headers.
+    /// Opens the files of a directory, and of those that `MILLSTREAM_MODEL_DIRS` names, and reads
+    /// their headers.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open_with`].
+    pub fn open(directory: &Path) -> Result<Checkpoint, OpenError> {
+        Checkpoint::open_with(directory, &shards::model_dirs())
+    }
+
+    /// Opens the files of a directory and reads their headers. Shards that aren't in it are looked
+    /// for in the further directories, in their order.
     ///
     /// # Errors
     /// When files are missing, unreadable, malformed, or of another format.
-    pub fn open(directory: &Path) -> Result<Checkpoint, OpenError> {
+    pub fn open_with(directory: &Path, further: &[PathBuf]) -> Result<Checkpoint, OpenError> {
         check_directory(directory)?;
-        let index = find_index(directory)?;
-        let names = match &index {
-            Some(index) => index.shards.clone(),
-            None => vec![SINGLE_FILE.to_string()],
-        };
-        let files = open_all(directory, &names)?;
+        let Shards { files: shards, index } = Shards::find(directory, further)?;
+        let files = open_all(directory, &shards)?;
         let mut checkpoint = Checkpoint {
             directory: directory.to_path_buf(),
-            names,
+            shards,
             files,
             tensors: BTreeMap::new(),
             unindexed: Vec::new(),
+            stamps: BTreeMap::new(),
+            container: false,
         };
         for file in 0..checkpoint.files.len() {
             checkpoint.read_header(FileId(file as u32))?;
@@ -76,6 +85,8 @@ impl Checkpoint {
         if let Some(index) = index {
             checkpoint.apply_index(&index)?;
         }
+        checkpoint.container =
+            checkpoint.tensors.keys().any(|name| name.ends_with(CONTAINER_SCALES));
         Ok(checkpoint)
     }
 
@@ -90,13 +101,28 @@ impl Checkpoint {
     }
 
     /// The path of a file, for opening it once more with other flags.
-    pub fn file_path(&self, file: FileId) -> PathBuf {
-        self.directory.join(&self.names[file.index()])
+    pub fn file_path(&self, file: FileId) -> &Path {
+        &self.shards[file.index()].path
     }
 
-    /// The name of a file within the directory.
+    /// The name of a file within its directory.
     pub fn file_name(&self, file: FileId) -> &str {
-        &self.names[file.index()]
+        &self.shards[file.index()].name
+    }
+
+    /// Whether this is a colibri container: tensors have scales beside them under `.qs`.
+    pub fn is_container(&self) -> bool {
+        self.container
+    }
+
+    /// What the files' metadata calls the format of a tensor.
+    pub fn stamp(&self, tensor: &str) -> Option<&str> {
+        self.stamps.get(tensor).map(|(stamp, _)| stamp.as_str())
+    }
+
+    /// Which shards there are, and the gaps in their numbers, for a message.
+    pub fn shards_listed(&self) -> String {
+        shards::listed(self.shards.iter().map(|shard| shard.name.as_str()))
     }
 
     /// Where a tensor lies.
@@ -122,8 +148,34 @@ impl Checkpoint {
         read_bounded(&self.directory.join(name), bytes_max)
     }
 
+    /// Reads a run into `out`, which has its length.
+    ///
+    /// # Errors
+    /// When the file ends before, or the system refuses.
+    ///
+    /// # Panics
+    /// When `out` has another length.
+    pub fn read(&self, run: Run, out: &mut [u8]) -> Result<(), TensorFault> {
+        assert_eq!(out.len(), run.bytes, "a buffer for the run");
+        let file = &self.files[run.file.index()];
+        let mut got = 0;
+        while got < out.len() {
+            let reason = match file.read_at(&mut out[got..], run.offset + got as u64) {
+                Ok(0) => "the file ends there; it was truncated after it was opened".to_string(),
+                Ok(bytes) => {
+                    got += bytes;
+                    continue;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => e.to_string(),
+            };
+            return Err(TensorFault::Read { got, wanted: out.len(), offset: run.offset, reason });
+        }
+        Ok(())
+    }
+
     fn read_header(&mut self, id: FileId) -> Result<(), OpenError> {
-        let path = self.file_path(id);
+        let path = self.file_path(id).to_path_buf();
         let file = Arc::clone(&self.files[id.index()]);
         let io = |e: std::io::Error| OpenError::Io { path: path.clone(), reason: e.to_string() };
         let fail = |fault: HeaderFault| {
@@ -137,7 +189,8 @@ impl Checkpoint {
         let mut json = vec![0; header_bytes];
         file.read_exact_at(&mut json, LENGTH_BYTES).map_err(io)?;
         let data_start = LENGTH_BYTES + header_bytes as u64;
-        let entries = header::parse_header(&json, file_bytes - data_start).map_err(fail)?;
+        let header = header::parse_header(&json, file_bytes - data_start).map_err(fail)?;
+        let entries = header.tensors;
         if self.tensors.len() + entries.len() > TENSORS_MAX {
             let path = self.directory.clone();
             return Err(OpenError::TooManyTensors { path, max: TENSORS_MAX });
@@ -156,6 +209,29 @@ impl Checkpoint {
             }
             self.tensors.insert(entry.name, place);
         }
+        self.add_stamps(id, header.stamps)
+    }
+
+    /// Adds a file's stamps to those of the others, which they must not contradict.
+    fn add_stamps(&mut self, id: FileId, stamps: Stamps) -> Result<(), OpenError> {
+        for (tensor, stamp) in stamps {
+            match self.stamps.get(&tensor) {
+                Some((known, _)) if *known == stamp => {}
+                Some((known, file)) => {
+                    let first = format!("\"{known}\" in {}", self.file_name(*file));
+                    let second = format!("\"{stamp}\" in {}", self.file_name(id));
+                    return Err(OpenError::StampsContradict { tensor, first, second });
+                }
+                None => {
+                    self.stamps.insert(tensor, (stamp, id));
+                }
+            }
+        }
+        if self.stamps.len() > STAMPS_MAX {
+            let file = self.file_path(id).display().to_string();
+            let fault = HeaderFault::Stamps(StampsFault::TooMany { max: STAMPS_MAX });
+            return Err(OpenError::Header(HeaderError { file, fault }));
+        }
         Ok(())
     }
 
@@ -169,7 +245,7 @@ impl Checkpoint {
             })
             .min();
         if let Some((tensor, &shard)) = misplaced {
-            let file = self.names[shard].clone();
+            let file = self.shards[shard].name.clone();
             return Err(OpenError::TensorNotInShard { file, tensor: tensor.clone() });
         }
         let unindexed = &mut self.unindexed;
@@ -185,7 +261,7 @@ impl Checkpoint {
 }
 
 /// Reads a whole file, if it is there and not longer than `bytes_max`.
-fn read_bounded(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, OpenError> {
+pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, OpenError> {
     let Some(file) = open_regular(path)? else { return Ok(None) };
     let io = |e: std::io::Error| OpenError::Io { path: path.to_path_buf(), reason: e.to_string() };
     let bytes = file.metadata().map_err(io)?.len();
@@ -222,48 +298,20 @@ fn check_directory(directory: &Path) -> Result<(), OpenError> {
         Err(e) => e.to_string(),
     };
     let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    if is_foreign(&name) {
+    if shards::is_foreign(&name) {
         return Err(OpenError::NotSafetensors { path, found: name });
     }
     Err(OpenError::NotADirectory { path, found })
 }
 
-/// The index, if the model is in several files; an error if it is in none.
-fn find_index(directory: &Path) -> Result<Option<ShardIndex>, OpenError> {
-    if directory.join(SINGLE_FILE).exists() {
-        return Ok(None);
-    }
-    let path = directory.join(INDEX_FILE);
-    if let Some(text) = read_bounded(&path, index::INDEX_BYTES_MAX)? {
-        return index::parse_index(&text)
-            .map(Some)
-            .map_err(|fault| OpenError::Index { path, fault });
-    }
-    let entries = std::fs::read_dir(directory)
-        .map_err(|e| OpenError::Io { path: directory.to_path_buf(), reason: e.to_string() })?;
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut foreign: Vec<String> = names.filter(|name| is_foreign(name)).take(4).collect();
-    foreign.sort();
-    let path = directory.to_path_buf();
-    if foreign.is_empty() {
-        let file = format!("{SINGLE_FILE} or {INDEX_FILE}");
-        return Err(OpenError::FileMissing { path, file });
-    }
-    Err(OpenError::NotSafetensors { path, found: foreign.join(", ") })
-}
-
-fn is_foreign(name: &str) -> bool {
-    FOREIGN_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
-}
-
 /// Opens all files, or names all that are missing.
-fn open_all(directory: &Path, names: &[String]) -> Result<Vec<Arc<File>>, OpenError> {
+fn open_all(directory: &Path, shards: &[Shard]) -> Result<Vec<Arc<File>>, OpenError> {
     let mut files = Vec::new();
     let mut missing = Vec::new();
-    for name in names {
-        match open_regular(&directory.join(name))? {
+    for shard in shards {
+        match open_regular(&shard.path)? {
             Some(file) => files.push(Arc::new(file)),
-            None => missing.push(name.clone()),
+            None => missing.push(shard.name.clone()),
         }
     }
     if missing.is_empty() {

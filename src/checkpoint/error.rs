@@ -1,8 +1,11 @@
 //! Everything that can be wrong with a model on disk, in words that name place and remedy.
 
+use super::colibri::ColibriFault;
 use super::header_fault::HeaderError;
 use super::index::IndexFault;
+use super::shards::MODEL_DIRS;
 use crate::families::ConfigError;
+use millstream_kernels::WeightFormat;
 use safetensors::Dtype;
 use std::path::PathBuf;
 
@@ -46,6 +49,32 @@ pub enum OpenError {
         path: PathBuf,
         /// All of them.
         files: Vec<String>,
+    },
+    /// A further directory of shards isn't there.
+    #[error(
+        "{}: no directory, but it is listed as one with shards ({MODEL_DIRS}); take it off the list, \
+         or mount what holds it", path.display()
+    )]
+    ModelDirMissing {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// More further directories of shards than anyone needs.
+    #[error("{MODEL_DIRS} lists more than {max} directories")]
+    TooManyDirectories {
+        /// The bound.
+        max: usize,
+    },
+    /// More files than a model without an index may have.
+    #[error(
+        "{}: more than {max} safetensors files and no index over them; a model without an index has \
+         fewer", path.display()
+    )]
+    TooManyShards {
+        /// The directory.
+        path: PathBuf,
+        /// The bound.
+        max: usize,
     },
     /// The operating system refused.
     #[error("{}: {reason}", path.display())]
@@ -99,6 +128,19 @@ pub enum OpenError {
         /// The other.
         second: String,
     },
+    /// Two files call the format of a tensor by different names.
+    #[error(
+        "__metadata__: \"colibri.fmt\" of tensor \"{tensor}\" is {first}, and {second}; files of two \
+         models are mixed"
+    )]
+    StampsContradict {
+        /// The tensor.
+        tensor: String,
+        /// A stamp and its file.
+        first: String,
+        /// The other.
+        second: String,
+    },
     /// All files together have more tensors than any model.
     #[error("{}: more than {max} tensors in all files together; they are damaged", path.display())]
     TooManyTensors {
@@ -110,7 +152,8 @@ pub enum OpenError {
     /// Tensors that the configuration calls for are absent; the count stops at 1000.
     #[error(
         "{}: {count} tensors that config.json calls for are missing: {}; the checkpoint is not \
-         complete, or config.json is another model's", path.display(), listed(names, *count)
+         complete, or config.json is another model's; found {shards}",
+        path.display(), listed(names, *count)
     )]
     TensorsMissing {
         /// The directory.
@@ -119,10 +162,15 @@ pub enum OpenError {
         count: usize,
         /// The first of them.
         names: Vec<String>,
+        /// The files that were found, and the gaps in their numbers.
+        shards: String,
     },
     /// A tensor that can't be used as it is.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// A pack that can't be used.
+    #[error(transparent)]
+    Pack(#[from] super::pack::PackError),
 }
 
 /// Why a tensor can't be used.
@@ -170,13 +218,47 @@ pub enum TensorFault {
         /// The name of the scales.
         scales: String,
     },
-    /// A row is longer than any model's.
-    #[error("its rows have {found} columns, more than {max}")]
-    TooWide {
+    /// A matrix in blocks of 32 columns whose rows aren't whole blocks.
+    #[error("its rows have {cols} columns, no multiple of the {block} that share a scale")]
+    NoWholeBlocks {
         /// Columns.
-        found: usize,
-        /// The bound.
-        max: usize,
+        cols: usize,
+        /// Columns of a block.
+        block: usize,
+    },
+    /// A container's tensor whose format can't be told, or isn't computed on.
+    #[error(transparent)]
+    Colibri(#[from] ColibriFault),
+    /// Norms, biases and routers choose and steer: they are never quantised.
+    #[error(
+        "it is quantised ({found}), and norms, biases and the router must be plain floats (F32, \
+         BF16, F16); convert the original model again"
+    )]
+    NotFloats {
+        /// How it is stored.
+        found: String,
+    },
+    /// A plain tensor that the metadata calls something else.
+    #[error(
+        "its stamp in __metadata__ says \"{stamp}\", but it is plain {found:?} without scales; the \
+         file is damaged"
+    )]
+    StampOfFloats {
+        /// The stamp.
+        stamp: String,
+        /// Its type.
+        found: Dtype,
+    },
+    /// An expert that is stored otherwise than its neighbours.
+    #[error(
+        "its format is {found}, but other experts of its layer have {expected} there; convert the \
+         original model again with one format"
+    )]
+    MixedExperts {
+        /// Its format.
+        found: WeightFormat,
+        /// That of the layer's first expert.
+        expected: WeightFormat,
     },
     /// The bytes couldn't be read.
     #[error("read {got} of {wanted} bytes at offset {offset}: {reason}")]

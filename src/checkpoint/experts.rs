@@ -1,23 +1,28 @@
-//! Where the bytes of every routed expert lie, and how they become kernel weights.
+//! Where the bytes of every routed expert lie, and how they become a slot's slices.
 //!
 //! Built once at open from the headers; nothing is loaded. An expert's pieces (three tensors and
 //! their scales) are read in the order in which they lie in the files, neighbours in one read:
-//! most checkpoints keep an expert's tensors side by side, so that one expert is one read.
+//! most checkpoints keep an expert's tensors side by side, so that one expert is one read, or two
+//! where scales lie apart. Each matrix has one format in all experts of a layer; plain floats of
+//! several kinds become f32.
 
+use super::error::TensorFault;
+use super::rows::{is_floats, lay_out};
 use super::stored::{Run, StoredTensor};
-use millstream_kernels::{StoredFormat, WeightFormat};
-use millstream_stages::weights::{ExpertParts, Extent};
+use millstream_kernels::{FileMatrix, WeightFormat};
+use millstream_stages::load::{EXPERT_MATRICES, ExpertMatrix, ExpertShape};
+use millstream_stages::weights::Extent;
 
 /// The routed experts of one layer.
 #[derive(Debug)]
 pub struct LayerExperts {
-    format: WeightFormat,
+    formats: [WeightFormat; 3],
     experts: Vec<ExpertPlan>,
 }
 
 /// One expert: what to read, and where each tensor is in what was read.
 #[derive(Debug)]
-pub struct ExpertPlan {
+struct ExpertPlan {
     extents: Vec<Extent>,
     /// Gate, up, down.
     tensors: [StagedTensor; 3],
@@ -31,20 +36,48 @@ struct StagedTensor {
     scales_at: usize,
 }
 
+/// An expert that is stored otherwise than the first of its layer.
+#[derive(Debug)]
+pub struct Misfit {
+    /// Which expert.
+    pub expert: usize,
+    /// Gate, up or down.
+    pub matrix: ExpertMatrix,
+    /// What is wrong.
+    pub fault: TensorFault,
+}
+
 impl LayerExperts {
-    /// Lays out the experts of a layer, each given as gate, up, down. The kernel format is Bf16
-    /// if all tensors are stored so, else f32.
-    pub fn new(experts: Vec<[StoredTensor; 3]>) -> LayerExperts {
-        let all_bf16 = experts.iter().flatten().all(|t| t.kernel_format() == WeightFormat::Bf16);
-        LayerExperts {
-            format: if all_bf16 { WeightFormat::Bf16 } else { WeightFormat::F32 },
-            experts: experts.into_iter().map(ExpertPlan::new).collect(),
+    /// Lays out the experts of a layer, at least one, each given as gate, up, down.
+    ///
+    /// # Errors
+    /// When a matrix has different formats in different experts, and they aren't all plain floats.
+    pub fn new(experts: Vec<[StoredTensor; 3]>) -> Result<LayerExperts, Misfit> {
+        let mut formats = experts[0].map(|tensor| tensor.format);
+        for (expert, tensors) in experts.iter().enumerate() {
+            for matrix in EXPERT_MATRICES {
+                let (found, expected) =
+                    (tensors[matrix as usize].format, &mut formats[matrix as usize]);
+                if is_floats(found) && is_floats(*expected) && found != *expected {
+                    *expected = WeightFormat::F32;
+                } else if found != *expected {
+                    let fault = TensorFault::MixedExperts { found, expected: *expected };
+                    return Err(Misfit { expert, matrix, fault });
+                }
+            }
         }
+        let experts = experts.into_iter().map(ExpertPlan::new).collect();
+        Ok(LayerExperts { formats, experts })
     }
 
-    /// The kernel format after unpacking.
-    pub fn format(&self) -> WeightFormat {
-        self.format
+    /// The formats of gate, up and down in a slot.
+    pub fn formats(&self) -> [WeightFormat; 3] {
+        self.formats
+    }
+
+    /// Gate, up or down of an expert as it lies in the files; None when there is no such expert.
+    pub fn stored(&self, expert: usize, matrix: ExpertMatrix) -> Option<&StoredTensor> {
+        self.experts.get(expert).map(|plan| &plan.tensors[matrix as usize].stored)
     }
 
     /// What to read for an expert.
@@ -62,18 +95,38 @@ impl LayerExperts {
         self.experts.is_empty()
     }
 
-    /// Turns the bytes of an expert's extents into kernel weights.
+    /// Turns the bytes of an expert's extents into a slice of its slot; what lies between the
+    /// matrices becomes zero. Allocates nothing.
     ///
     /// # Panics
-    /// When a slice has the wrong length, or a part to be widened isn't aligned to 4 bytes.
-    pub fn unpack(&self, expert: usize, staging: &[u8], parts: ExpertParts<'_>) {
+    /// When a length is wrong, or the shape isn't this layer's.
+    pub fn unpack_slice(
+        &self,
+        expert: usize,
+        shape: &ExpertShape,
+        slice: usize,
+        staging: &[u8],
+        out: &mut [u8],
+    ) {
+        assert_eq!(shape.formats, self.formats, "the slot was made for these experts");
+        assert_eq!(out.len(), shape.slice_bytes(), "a whole slice");
         let plan = &self.experts[expert];
         let staged: usize = plan.extents.iter().map(|extent| extent.bytes).sum();
         assert_eq!(staging.len(), staged, "staging holds exactly the expert's extents");
-        let [gate, up, down] = &plan.tensors;
-        gate.unpack(staging, self.format, parts.gate);
-        up.unpack(staging, self.format, parts.up);
-        down.unpack(staging, self.format, parts.down);
+        let (width, mut done) = (shape.slice_width(), 0);
+        let of_slice = slice * width..(slice + 1) * width;
+        for matrix in EXPERT_MATRICES {
+            let range = shape.range(matrix);
+            out[done..range.start].fill(0);
+            done = range.end;
+            let (rows, cols) = match matrix {
+                ExpertMatrix::Gate | ExpertMatrix::Up => (of_slice.clone(), 0..shape.hidden),
+                ExpertMatrix::Down => (0..shape.hidden, of_slice.clone()),
+            };
+            let file = plan.tensors[matrix as usize].in_file_layout(staging);
+            lay_out(&file, self.formats[matrix as usize], rows, cols, &mut out[range]);
+        }
+        out[done..].fill(0);
     }
 }
 
@@ -93,6 +146,7 @@ impl ExpertPlan {
                 _ => extents.push(Extent { file: run.file, offset: run.offset, bytes: run.bytes }),
             }
         }
+        extents.shrink_to_fit();
         let staged_at = |wanted: Run| -> usize {
             runs.iter().take_while(|run| **run != wanted).map(|run| run.bytes).sum()
         };
@@ -106,20 +160,16 @@ impl ExpertPlan {
 }
 
 impl StagedTensor {
-    fn unpack(&self, staging: &[u8], format: WeightFormat, out: &mut [u8]) {
-        let weights = &staging[self.weights_at..self.weights_at + self.stored.weights.bytes];
-        let scales_bytes = self.stored.scales.map_or(0, |run| run.bytes);
-        let scales = &staging[self.scales_at..self.scales_at + scales_bytes];
-        match (self.stored.format, format) {
-            (StoredFormat::Bf16, WeightFormat::Bf16) | (StoredFormat::F32, WeightFormat::F32) => {
-                out.copy_from_slice(weights);
-            }
-            (_, WeightFormat::F32) => {
-                self.stored.widen(weights, scales, bytemuck::cast_slice_mut(out));
-            }
-            (stored, WeightFormat::Bf16) => {
-                unreachable!("{stored:?} makes its layer f32")
-            }
+    /// The tensor within what was read.
+    fn in_file_layout<'a>(&self, staging: &'a [u8]) -> FileMatrix<'a> {
+        let StoredTensor { format, rows, cols, weights, scales } = self.stored;
+        let scale_bytes = scales.map_or(0, |run| run.bytes);
+        FileMatrix {
+            format,
+            rows,
+            cols,
+            weights: &staging[self.weights_at..][..weights.bytes],
+            scales: &staging[self.scales_at..][..scale_bytes],
         }
     }
 }

@@ -3,15 +3,18 @@
 //! A file is 8 bytes of length (little endian), that many bytes of JSON, then the data. The JSON
 //! maps tensor names to `dtype`, `shape` and `data_offsets` (counted from the start of the data).
 //! Every bound is checked before anything is allocated for it; what comes out is a list of
-//! tensors whose bytes lie inside the file and don't overlap. Holes between tensors are allowed.
+//! tensors whose bytes lie inside the file and don't overlap, and the stamps of its `__metadata__`
+//! (`stamps.rs`), the one entry of it that anything here asks for. Holes between tensors are
+//! allowed.
 //! Format: <https://github.com/huggingface/safetensors#format>.
 
 pub use super::header_fault::{HeaderError, HeaderFault};
-use super::object::{self, Entries};
+use super::object::{self, Entries, Object};
+use super::stamps::{Metadata, Stamps};
 use crate::families::shorten;
 use safetensors::Dtype;
 use serde::Deserialize;
-use serde::de::{IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
@@ -32,6 +35,8 @@ pub struct HeaderLimits {
 pub const HEADER_LIMITS: HeaderLimits =
     HeaderLimits { header_bytes_max: 100 << 20, tensors_max: 1 << 19, name_bytes_max: 512 };
 
+/// The entry of a header that is no tensor.
+const METADATA: &str = "__metadata__";
 /// Most dimensions of a tensor.
 pub const DIMENSIONS_MAX: usize = 8;
 /// Bytes of the length in front of the header.
@@ -77,6 +82,15 @@ pub struct TensorEntry {
     pub bytes: u64,
 }
 
+/// What the header of a file says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Header {
+    /// The tensors, in the order of their bytes.
+    pub tensors: Vec<TensorEntry>,
+    /// What its metadata calls the formats of some of them.
+    pub stamps: Stamps,
+}
+
 /// The length of the header, from the first 8 bytes of a file of `file_bytes`.
 ///
 /// # Errors
@@ -104,13 +118,13 @@ pub fn header_bytes(prefix: &[u8], file_bytes: u64) -> Result<usize, HeaderFault
     })
 }
 
-/// Reads the JSON of a header; `data_bytes` is the length of the file after it. The tensors come
-/// in the order of their bytes.
+/// Reads the JSON of a header; `data_bytes` is the length of the file after it.
 ///
 /// # Errors
-/// When any tensor is malformed, lies outside the data, or shares bytes with another.
-pub fn parse_header(json: &[u8], data_bytes: u64) -> Result<Vec<TensorEntry>, HeaderFault> {
-    let mut table = Table { tensors: Vec::new(), names: HashSet::new(), fault: None, data_bytes };
+/// When any tensor or stamp is malformed, or a tensor lies outside the data or shares bytes with
+/// another.
+pub fn parse_header(json: &[u8], data_bytes: u64) -> Result<Header, HeaderFault> {
+    let mut table = Table { data_bytes, ..Table::default() };
     let parsed = object::read(json, &mut table);
     if let Some(fault) = table.fault {
         return Err(fault);
@@ -128,14 +142,14 @@ pub fn parse_header(json: &[u8], data_bytes: u64) -> Result<Vec<TensorEntry>, He
         end = tensor.begin + tensor.bytes;
         last = Some(tensor);
     }
-    Ok(tensors)
+    Ok(Header { tensors, stamps: table.metadata.unwrap_or_default().stamps })
 }
 
 /// Reads the header of a whole file held in memory.
 ///
 /// # Errors
 /// As [`header_bytes`] and [`parse_header`].
-pub fn parse_file(file: &[u8]) -> Result<Vec<TensorEntry>, HeaderFault> {
+pub fn parse_file(file: &[u8]) -> Result<Header, HeaderFault> {
     let file_bytes = file.len() as u64;
     let header = header_bytes(file, file_bytes)?;
     let start = LENGTH_BYTES as usize;
@@ -143,9 +157,11 @@ pub fn parse_file(file: &[u8]) -> Result<Vec<TensorEntry>, HeaderFault> {
 }
 
 /// The tensors of a header while it is parsed.
+#[derive(Default)]
 struct Table {
     tensors: Vec<TensorEntry>,
     names: HashSet<String>,
+    metadata: Option<Metadata>,
     fault: Option<HeaderFault>,
     data_bytes: u64,
 }
@@ -165,8 +181,8 @@ impl<'de> Entries<'de> for Table {
         name: Cow<'de, str>,
         map: &mut A,
     ) -> Result<(), A::Error> {
-        if name == "__metadata__" {
-            return map.next_value::<IgnoredAny>().map(|_| ());
+        if name == METADATA {
+            return self.metadata(map);
         }
         let outcome = match self.check_name(&name) {
             Ok(()) => {
@@ -193,6 +209,20 @@ impl<'de> Entries<'de> for Table {
 }
 
 impl Table {
+    fn metadata<'de, A: MapAccess<'de>>(&mut self, map: &mut A) -> Result<(), A::Error> {
+        if self.metadata.is_some() {
+            self.fault = Some(HeaderFault::Duplicate { name: METADATA.to_string() });
+            return Err(object::stop());
+        }
+        let metadata = self.metadata.insert(Metadata::default());
+        let read = map.next_value_seed(Object(&mut *metadata));
+        let fault = metadata.fault.take().map(HeaderFault::Stamps);
+        read.inspect_err(|e| {
+            let (name, reason) = (METADATA.to_string(), shorten(&e.to_string()));
+            self.fault = Some(fault.unwrap_or(HeaderFault::Malformed { name, reason }));
+        })
+    }
+
     fn check_name(&self, name: &str) -> Result<(), HeaderFault> {
         let max = HEADER_LIMITS.name_bytes_max;
         if name.len() > max {
@@ -270,7 +300,7 @@ impl<'de> Visitor<'de> for ShapeVisitor {
 mod tests {
     use super::*;
 
-    fn parse(json: &str, data_bytes: u64) -> Result<Vec<TensorEntry>, HeaderFault> {
+    fn parse(json: &str, data_bytes: u64) -> Result<Header, HeaderFault> {
         parse_header(json.as_bytes(), data_bytes)
     }
 
@@ -279,7 +309,7 @@ mod tests {
         let json = r#"{"__metadata__":{"format":"pt"},
             "b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]},
             "a":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]}}   "#;
-        let tensors = parse(json, 12).expect("valid");
+        let tensors = parse(json, 12).expect("valid").tensors;
         assert_eq!(tensors[0].name, "a");
         assert_eq!(tensors[0].dtype, Dtype::BF16);
         assert_eq!((tensors[1].begin, tensors[1].bytes), (4, 8));
@@ -298,6 +328,17 @@ mod tests {
         let json = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
             "b":{"dtype":"U8","shape":[4],"data_offsets":[3,7]}}"#;
         assert!(matches!(parse(json, 8), Err(HeaderFault::Overlap { .. })));
+    }
+
+    #[test]
+    fn metadata_that_is_no_object_or_comes_twice_is_refused() {
+        for metadata in ["7", "null", "[]", "\"x\"", "{\"colibri.fmt\":7}"] {
+            let fault = parse(&format!("{{\"__metadata__\":{metadata}}}"), 0).unwrap_err();
+            assert!(fault.to_string().contains("__metadata__"), "{metadata}: {fault}");
+        }
+        let fault = parse(r#"{"__metadata__":{},"__metadata__":{}}"#, 0).unwrap_err();
+        assert_eq!(fault, HeaderFault::Duplicate { name: METADATA.into() });
+        assert_eq!(parse(r#"{"__metadata__":{"a":"b","c":"d"}}"#, 0), Ok(Header::default()));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What can be wrong with a safetensors file, in words that name file, tensor, value and bound.
 
+use super::stamps::StampsFault;
 use safetensors::Dtype;
 
 /// A complaint about a safetensors file.
@@ -128,6 +129,9 @@ pub enum HeaderFault {
         /// Bytes by offsets.
         found: u64,
     },
+    /// Stamps of formats that aren't the list they should be.
+    #[error("__metadata__: {0}")]
+    Stamps(StampsFault),
     /// Two tensors that share bytes.
     #[error("tensors \"{first}\" and \"{second}\" overlap; the file is damaged")]
     Overlap {

@@ -2,16 +2,22 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `header.rs`, `index.rs`, `object.rs` | read the formats' JSON as text from a stranger |
-//! | `directory.rs` | finds and opens the files, knows where each tensor lies |
-//! | `stored.rs`, `experts.rs` | one tensor or expert as stored, and its way to kernel weights |
+//! | `header.rs`, `stamps.rs`, `index.rs`, `object.rs` | read the formats' JSON as text from a stranger |
+//! | `shards.rs` | which files a model is in |
+//! | `directory.rs` | opens the files, knows where each tensor lies |
+//! | `stored.rs`, `colibri.rs` | one tensor as stored: format, weights, scales |
+//! | `rows.rs`, `experts.rs` | from stored rows and experts to the kernels' layout |
+//! | `check.rs`, `slices.rs` | every tensor at open; the S that their formats allow |
 //! | `source.rs` | [`ModelFiles`]: all of it as the stages' `WeightSource` |
+//! | `pack/` | the Millstream pack: a directory of another kind, and its `WeightSource` |
 //! | `describe.rs` | what `inspect` shows of it |
 //! | `error.rs`, `header_fault.rs` | everything that can be wrong |
 //!
 //! Only little-endian machines are supported, as the files are little-endian and are read in
 //! place.
 
+mod check;
+pub mod colibri;
 pub mod describe;
 mod directory;
 mod error;
@@ -20,12 +26,20 @@ pub mod header;
 mod header_fault;
 pub mod index;
 mod object;
+pub mod pack;
+mod rows;
+mod shards;
+mod slices;
 mod source;
+pub mod stamps;
 mod stored;
 
 pub use directory::{Checkpoint, TensorPlace};
 pub use error::{OpenError, TensorError, TensorFault};
 pub use experts::LayerExperts;
+pub use rows::{is_floats, lay_out};
+pub use shards::{MODEL_DIRS, model_dirs};
+pub use slices::slices_of;
 pub use source::ModelFiles;
 pub use stored::{Run, StoredTensor};
 

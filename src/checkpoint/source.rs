@@ -1,67 +1,71 @@
 //! A model on disk as the stages see it: the [`WeightSource`] over an open checkpoint.
 //!
-//! [`ModelFiles::open`] reads the configuration, lets the family turn it into a blueprint, and
-//! checks the presence, type and shape of every tensor before anything is loaded. After that,
-//! resident tensors are read and widened on request, and experts are described by the extents
-//! that the loader reads by itself.
+//! [`ModelFiles::open`] reads the configuration, lets the family turn it into a blueprint, checks
+//! the presence, type and shape of every tensor before anything is loaded, and chooses S by the
+//! formats that it found. After that, pieces of tensors are read and laid out on request, and
+//! experts are described by the extents that the loader reads by itself.
 
+use super::check::{self, Found};
 use super::directory::Checkpoint;
 use super::error::{OpenError, TensorError, TensorFault};
 use super::experts::LayerExperts;
-use super::stored::{self, Run, StoredTensor};
+use super::rows::{KeptRows, read_rows};
+use super::shards::model_dirs;
+use super::slices::slices_of;
+use super::stored::{Run, StoredTensor};
 use crate::families::config::CONFIG_BYTES_MAX;
-use crate::families::{self, Blueprint, ConfigReader};
-use millstream_kernels::{StoredFormat, WeightFormat};
+use crate::families::{self, Blueprint, ConfigReader, Quantisation};
+use millstream_kernels::{FileMatrix, WeightFormat};
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
-use millstream_stages::parts::{expert_parts, is_vector, part_shape, resident_parts};
-use millstream_stages::weights::{
-    ExpertParts, Extent, Matrix, MatrixData, Part, SourceError, WeightSource,
-};
-use std::collections::HashSet;
-use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
-
-/// How many missing tensors a message lists.
-const MISSING_SHOWN: usize = 8;
-/// After so many missing tensors the check stops: this is another model's configuration.
-const MISSING_MAX: usize = 1000;
+use millstream_stages::load::{ExpertMatrix, ExpertShape};
+use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, WeightSource};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// A model on disk, checked.
 #[derive(Debug)]
 pub struct ModelFiles {
     /// The files and their tensors.
     pub checkpoint: Checkpoint,
-    /// What the family made of the configuration.
+    /// What the family made of the configuration, with the S that the formats allow.
     pub blueprint: Blueprint,
     /// Tensors that nothing uses and no family knows: worth a warning.
     pub unknown: Vec<String>,
+    /// Where the tensors lie that stay in memory.
+    resident: HashMap<(Option<LayerId>, Part), StoredTensor>,
     /// For each layer its experts, if it has any.
     experts: Vec<Option<LayerExperts>>,
+    kept: KeptRows,
 }
 
 impl ModelFiles {
-    /// Opens a model directory and checks it completely, weights' values aside.
+    /// Opens a model directory and checks it completely, weights' values aside. Shards may also lie
+    /// in the directories that `MILLSTREAM_MODEL_DIRS` names.
+    ///
+    /// # Errors
+    /// As [`ModelFiles::open_with`].
+    pub fn open(directory: &Path) -> Result<ModelFiles, OpenError> {
+        ModelFiles::open_with(directory, &model_dirs())
+    }
+
+    /// Opens a model directory, with further directories that shards may lie in.
     ///
     /// # Errors
     /// When a file is missing or malformed, the configuration isn't supported, or a tensor is
-    /// missing or has another type or shape than the configuration calls for.
-    pub fn open(directory: &Path) -> Result<ModelFiles, OpenError> {
-        let checkpoint = Checkpoint::open(directory)?;
-        let Some(config) = read_config(&checkpoint, "config.json")? else {
-            let (path, file) = (directory.to_path_buf(), "config.json".to_string());
-            return Err(OpenError::FileMissing { path, file });
-        };
-        let mut blueprint =
-            families::blueprint(&config, &|name| checkpoint.tensor(name).is_some())?;
-        add_generation_tokens(&checkpoint, &mut blueprint)?;
-        let mut check = Check::new(&checkpoint, &blueprint);
-        for (layer, part) in resident_parts(&blueprint.spec) {
-            check.find(layer, part)?;
+    /// missing or has another type, shape or size than the configuration calls for.
+    pub fn open_with(directory: &Path, further: &[PathBuf]) -> Result<ModelFiles, OpenError> {
+        let checkpoint = Checkpoint::open_with(directory, further)?;
+        let mut blueprint = read_blueprint(&checkpoint)?;
+        if let Some(generation) = read_config(&checkpoint, "generation_config.json")? {
+            blueprint.add_end_tokens(&generation)?;
         }
-        let experts = check.experts()?;
-        let unknown = check.finish()?;
-        Ok(ModelFiles { checkpoint, blueprint, unknown, experts })
+        let Found { resident, experts, unknown } = check::check(&checkpoint, &blueprint)?;
+        let kept = KeptRows::default();
+        let mut files = ModelFiles { checkpoint, blueprint, unknown, resident, experts, kept };
+        files.blueprint.spec.slices =
+            slices_of(&files.blueprint.spec, |layer, part| files.format(layer, part));
+        Ok(files)
     }
 
     /// A tensor as it lies in the files.
@@ -69,7 +73,17 @@ impl ModelFiles {
     /// # Errors
     /// When the model has no such part.
     pub fn stored(&self, layer: Option<LayerId>, part: Part) -> Result<StoredTensor, TensorError> {
-        stored_part(&self.checkpoint, &self.blueprint, layer, part)
+        let found = match (layer, expert_matrix(part)) {
+            (Some(layer), Some((expert, matrix))) => {
+                self.experts(layer).and_then(|experts| experts.stored(expert.index(), matrix))
+            }
+            _ => self.resident.get(&(layer, part)),
+        };
+        found.copied().ok_or_else(|| TensorError {
+            file: self.checkpoint.directory().display().to_string(),
+            tensor: format!("{part:?} of {layer:?}"),
+            fault: TensorFault::NoSuchPart,
+        })
     }
 
     /// The routed experts of a layer, if it has any.
@@ -77,86 +91,84 @@ impl ModelFiles {
         self.experts.get(layer.index())?.as_ref()
     }
 
+    /// Reads a run of bytes into `out`, which has its length.
+    ///
+    /// # Errors
+    /// When it can't be read; the message names file and offset.
+    pub fn read_run(&self, run: Run, out: &mut [u8]) -> Result<(), SourceError> {
+        self.checkpoint.read(run, out).map_err(|fault| self.read_error(run, &fault))
+    }
+
+    /// Reads rows of a tensor, in the file layout, into the two buffers: a matrix of those rows
+    /// alone.
+    ///
+    /// # Errors
+    /// When they can't be read; the message names file and offset.
+    ///
+    /// # Panics
+    /// When there are no such rows, or they don't start at a [`StoredTensor::row_step`].
+    pub fn read_rows<'a>(
+        &self,
+        stored: &StoredTensor,
+        rows: Range<usize>,
+        weights: &'a mut Vec<u8>,
+        scales: &'a mut Vec<u8>,
+    ) -> Result<FileMatrix<'a>, SourceError> {
+        read_rows(&self.checkpoint, stored, rows, weights, scales)
+            .map_err(|fault| self.read_error(stored.weights, &fault))
+    }
+
+    fn read_error(&self, run: Run, fault: &TensorFault) -> SourceError {
+        SourceError(format!("{}: {fault}", self.checkpoint.file_path(run.file).display()))
+    }
+
     fn expert_layer(&self, layer: LayerId) -> &LayerExperts {
         self.experts(layer).expect("only layers with experts are asked for experts")
-    }
-
-    fn load_part(&self, layer: Option<LayerId>, part: Part) -> Result<Matrix, TensorError> {
-        let stored = self.stored(layer, part)?;
-        let fail = |fault: TensorFault| TensorError {
-            file: self.checkpoint.file_path(stored.weights.file).display().to_string(),
-            tensor: (self.blueprint.tensor_name)(layer, part),
-            fault,
-        };
-        let weights = stored.rows * stored.cols;
-        let data = match stored.format {
-            StoredFormat::F32 => {
-                let mut data = vec![0f32; weights];
-                self.read(stored.weights, bytemuck::cast_slice_mut(&mut data)).map_err(fail)?;
-                MatrixData::F32(data)
-            }
-            StoredFormat::Bf16 => {
-                let mut data = vec![0u16; weights];
-                self.read(stored.weights, bytemuck::cast_slice_mut(&mut data)).map_err(fail)?;
-                MatrixData::Bf16(data)
-            }
-            StoredFormat::F16 | StoredFormat::Fp8E4M3Block128 | StoredFormat::Int8Row => {
-                let mut bytes = vec![0; stored.weights.bytes];
-                self.read(stored.weights, &mut bytes).map_err(fail)?;
-                let mut scales = vec![0; stored.scales.map_or(0, |run| run.bytes)];
-                if let Some(run) = stored.scales {
-                    self.read(run, &mut scales).map_err(fail)?;
-                }
-                let mut data = vec![0f32; weights];
-                stored.widen_parallel(&bytes, &scales, &mut data);
-                MatrixData::F32(data)
-            }
-        };
-        Ok(Matrix { rows: stored.rows, cols: stored.cols, data })
-    }
-
-    /// Reads a run into `out`, which has its length.
-    fn read(&self, run: Run, out: &mut [u8]) -> Result<(), TensorFault> {
-        assert_eq!(out.len(), run.bytes);
-        let file = &self.checkpoint.files()[run.file.index()];
-        let mut got = 0;
-        while got < out.len() {
-            let reason = match file.read_at(&mut out[got..], run.offset + got as u64) {
-                Ok(0) => "the file ends there; it was truncated after it was opened".to_string(),
-                Ok(bytes) => {
-                    got += bytes;
-                    continue;
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => e.to_string(),
-            };
-            return Err(TensorFault::Read { got, wanted: out.len(), offset: run.offset, reason });
-        }
-        Ok(())
     }
 }
 
 impl WeightSource for ModelFiles {
-    fn load(&self, layer: Option<LayerId>, part: Part) -> Result<Matrix, SourceError> {
-        self.load_part(layer, part).map_err(|e| SourceError(e.to_string()))
+    fn format(&self, layer: Option<LayerId>, part: Part) -> WeightFormat {
+        match (layer, expert_matrix(part)) {
+            (Some(layer), Some((_, matrix))) => self.expert_formats(layer)[matrix as usize],
+            _ => self.resident.get(&(layer, part)).expect("only parts of the model").format,
+        }
     }
 
-    fn expert_format(&self, layer: LayerId) -> WeightFormat {
-        self.expert_layer(layer).format()
+    fn read(
+        &self,
+        layer: Option<LayerId>,
+        part: Part,
+        block: &Rectangle,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let stored = self.stored(layer, part).map_err(|e| SourceError(e.to_string()))?;
+        let target = self.format(layer, part);
+        self.kept.read_block(&self.checkpoint, &stored, target, block, out).map_err(|fault| {
+            let file = self.checkpoint.file_path(stored.weights.file).display().to_string();
+            let tensor = (self.blueprint.tensor_name)(layer, part);
+            SourceError(TensorError { file, tensor, fault }.to_string())
+        })
+    }
+
+    fn expert_formats(&self, layer: LayerId) -> [WeightFormat; 3] {
+        self.expert_layer(layer).formats()
     }
 
     fn expert_extents(&self, layer: LayerId, expert: ExpertId) -> &[Extent] {
         self.expert_layer(layer).extents(expert.index())
     }
 
-    fn unpack_expert(
+    fn unpack_slice(
         &self,
         layer: LayerId,
         expert: ExpertId,
+        shape: &ExpertShape,
+        slice: usize,
         staging: &[u8],
-        parts: ExpertParts<'_>,
+        out: &mut [u8],
     ) {
-        self.expert_layer(layer).unpack(expert.index(), staging, parts);
+        self.expert_layer(layer).unpack_slice(expert.index(), shape, slice, staging, out);
     }
 
     fn file_name(&self, file: FileId) -> String {
@@ -164,130 +176,36 @@ impl WeightSource for ModelFiles {
     }
 }
 
-fn stored_part(
-    checkpoint: &Checkpoint,
-    blueprint: &Blueprint,
-    layer: Option<LayerId>,
-    part: Part,
-) -> Result<StoredTensor, TensorError> {
-    let Some(shape) = part_shape(&blueprint.spec, layer, part) else {
-        return Err(TensorError {
-            file: checkpoint.directory().display().to_string(),
-            tensor: format!("{part:?} of {layer:?}"),
-            fault: TensorFault::NoSuchPart,
-        });
+/// Which expert's matrix a part is, if it is one.
+fn expert_matrix(part: Part) -> Option<(ExpertId, ExpertMatrix)> {
+    match part {
+        Part::ExpertGate(expert) => Some((expert, ExpertMatrix::Gate)),
+        Part::ExpertUp(expert) => Some((expert, ExpertMatrix::Up)),
+        Part::ExpertDown(expert) => Some((expert, ExpertMatrix::Down)),
+        _ => None,
+    }
+}
+
+/// The configuration as its family reads it. What a container's `quantization_config` says is about
+/// the model that it was made from: its own tensors say for themselves how they are stored.
+fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, OpenError> {
+    let Some(mut config) = read_config(checkpoint, "config.json")? else {
+        let (path, file) = (checkpoint.directory().to_path_buf(), "config.json".to_string());
+        return Err(OpenError::FileMissing { path, file });
     };
-    let name = (blueprint.tensor_name)(layer, part);
-    stored::resolve(checkpoint, &name, shape, is_vector(part), blueprint.quantisation)
+    if checkpoint.is_container() {
+        config.remove("quantization_config");
+    }
+    let exists = |name: &str| checkpoint.tensor(name).is_some();
+    let mut blueprint = families::blueprint(&config, &exists)?;
+    if checkpoint.is_container() {
+        blueprint.quantisation = Quantisation::Fp8Block128;
+    }
+    Ok(blueprint)
 }
 
 fn read_config(checkpoint: &Checkpoint, name: &str) -> Result<Option<ConfigReader>, OpenError> {
     let Some(text) = checkpoint.read_small(name, CONFIG_BYTES_MAX)? else { return Ok(None) };
     let shown = checkpoint.directory().join(name).display().to_string();
     Ok(Some(ConfigReader::parse(&shown, &text)?))
-}
-
-/// Adds the end tokens of `generation_config.json`: chat models list more of them there.
-fn add_generation_tokens(
-    checkpoint: &Checkpoint,
-    blueprint: &mut Blueprint,
-) -> Result<(), OpenError> {
-    let Some(config) = read_config(checkpoint, "generation_config.json")? else { return Ok(()) };
-    for id in config.count_list("eos_token_id", 0..=blueprint.spec.vocabulary - 1)? {
-        let id = id as u32;
-        if !blueprint.tokens.eos.contains(&id) {
-            blueprint.tokens.eos.push(id);
-        }
-    }
-    Ok(())
-}
-
-/// The check of all tensors at open: collects what is missing and what was used.
-struct Check<'a> {
-    checkpoint: &'a Checkpoint,
-    blueprint: &'a Blueprint,
-    used: HashSet<String>,
-    missing: Vec<String>,
-    missing_count: usize,
-}
-
-impl<'a> Check<'a> {
-    fn new(checkpoint: &'a Checkpoint, blueprint: &'a Blueprint) -> Check<'a> {
-        let (used, missing) = (HashSet::new(), Vec::new());
-        Check { checkpoint, blueprint, used, missing, missing_count: 0 }
-    }
-
-    /// Checks one tensor; None when it is missing, which is reported at the end.
-    fn find(
-        &mut self,
-        layer: Option<LayerId>,
-        part: Part,
-    ) -> Result<Option<StoredTensor>, OpenError> {
-        let name = (self.blueprint.tensor_name)(layer, part);
-        match stored_part(self.checkpoint, self.blueprint, layer, part) {
-            Ok(stored) => {
-                match stored.format {
-                    StoredFormat::Fp8E4M3Block128 => self.used.insert(stored::fp8_scales(&name)),
-                    StoredFormat::Int8Row => self.used.insert(stored::row_scales(&name)),
-                    StoredFormat::F32 | StoredFormat::F16 | StoredFormat::Bf16 => false,
-                };
-                self.used.insert(name);
-                Ok(Some(stored))
-            }
-            Err(TensorError { fault: TensorFault::Missing, .. }) => {
-                self.missing_count += 1;
-                if self.missing.len() < MISSING_SHOWN {
-                    self.missing.push(name);
-                }
-                if self.missing_count == MISSING_MAX {
-                    return Err(self.missing());
-                }
-                Ok(None)
-            }
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    /// Checks and lays out the experts of all layers.
-    fn experts(&mut self) -> Result<Vec<Option<LayerExperts>>, OpenError> {
-        let blueprint = self.blueprint;
-        let mut layers = Vec::with_capacity(blueprint.spec.layers.len());
-        for (index, layer) in blueprint.spec.layers.iter().enumerate() {
-            let Some(moe) = layer.moe() else {
-                layers.push(None);
-                continue;
-            };
-            let id = Some(LayerId(index as u32));
-            let mut experts = Vec::new();
-            for expert in 0..moe.experts {
-                let [gate, up, down] = expert_parts(ExpertId(expert as u32));
-                let found = (self.find(id, gate)?, self.find(id, up)?, self.find(id, down)?);
-                if let (Some(gate), Some(up), Some(down)) = found {
-                    experts.push([gate, up, down]);
-                }
-            }
-            layers.push(Some(LayerExperts::new(experts)));
-        }
-        Ok(layers)
-    }
-
-    fn missing(&self) -> OpenError {
-        OpenError::TensorsMissing {
-            path: self.checkpoint.directory().to_path_buf(),
-            count: self.missing_count,
-            names: self.missing.clone(),
-        }
-    }
-
-    /// Complains of what is missing; returns the tensors that nobody knows.
-    fn finish(self) -> Result<Vec<String>, OpenError> {
-        if self.missing_count > 0 {
-            return Err(self.missing());
-        }
-        let names = self.checkpoint.tensors().map(|(name, _)| name);
-        Ok(names
-            .filter(|name| !self.used.contains(*name) && !self.blueprint.skipped.covers(name))
-            .map(str::to_string)
-            .collect())
-    }
 }

@@ -1,28 +1,29 @@
-//! One tensor as it lies in a file: its stored format, its scales, and how to widen it.
+//! One tensor as it lies in the files: its format, where its weights are and where its scales.
 //!
-//! [`resolve`] finds a tensor and its scales in the directory and checks type and shape;
-//! [`StoredTensor::widen`] turns the bytes into f32 by blocks of [`BLOCK_ROWS`] rows, the unit in
-//! which block scales come. The arithmetic of each format is [`StoredFormat::widen`]'s. The scale
-//! buffer of a block lives on the stack, so that unpacking an expert allocates nothing.
+//! [`resolve`] finds both in the directory and checks type, shape and size against what the
+//! configuration calls for. How a quantised tensor is stored is told by its type and by what lies
+//! beside it:
+//!
+//! | weights | scales | format |
+//! |---|---|---|
+//! | `N`: F32, BF16, F16 | | the same |
+//! | `N`: F8_E4M3 | `N_scale_inv`: one per 128 x 128 | fp8-e4m3-b128 |
+//! | `N`: I8 | `N.row_scale`: one a row | int8-row |
+//! | `N_packed`: U8 `[rows, cols / 2]` | `N_scale`: U8, F8_E8M0 `[rows, cols / 32]` | mxfp4 |
+//! | `N_blocks`: U8 `[rows, cols / 32, 16]` | `N_scales`: the same | mxfp4 |
+//! | `N`: U8 of any shape | `N.qs`: F32, U8, F8_E8M0 of any shape | by size, see `colibri.rs` |
 
-use super::directory::{Checkpoint, TensorPlace};
+use super::colibri::{self, Sizes};
+use super::directory::{CONTAINER_SCALES, Checkpoint, TensorPlace};
 use super::error::{TensorError, TensorFault};
 use crate::families::Quantisation;
-use millstream_kernels::{StoredFormat, WeightFormat};
+use millstream_kernels::formats::{Scales, fp8, mxfp4};
+use millstream_kernels::{ScaleType, WeightFormat};
 use millstream_stages::ids::FileId;
-use rayon::prelude::*;
+use millstream_stages::parts::is_vector;
+use millstream_stages::weights::Part;
 use safetensors::Dtype;
-
-/// Rows that are widened together; the height of an FP8 scale block.
-const BLOCK_ROWS: usize = 128;
-/// Columns of an FP8 scale block.
-const BLOCK_COLS: usize = 128;
-/// Most scales of a block of rows.
-const BLOCK_SCALES_MAX: usize = 2048;
-/// Most columns of a tensor with block scales.
-const COLS_MAX: usize = BLOCK_SCALES_MAX * BLOCK_COLS;
-/// Tensors with at least this many weights are widened by several threads.
-const PARALLEL_WEIGHTS_MIN: usize = 1 << 18;
+use std::ops::Range;
 
 /// A run of bytes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,83 +36,273 @@ pub struct Run {
     pub bytes: usize,
 }
 
-/// The type of stored scales.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ScaleType {
-    F32,
-    Bf16,
-}
-
-/// A tensor as it lies in a file, checked against the model's spec.
-#[derive(Clone, Debug, PartialEq)]
+/// A tensor as it lies in the files, checked against the model's spec.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StoredTensor {
-    /// How the weights are stored.
-    pub format: StoredFormat,
+    /// Codes and scale type.
+    pub format: WeightFormat,
     /// Rows; 1 for a vector.
     pub rows: usize,
     /// Columns.
     pub cols: usize,
-    /// The weights.
+    /// The weights, [`WeightFormat::file_bytes`] of them.
     pub weights: Run,
-    /// Their scales, for formats that have them.
+    /// Their scales, for formats that have them: [`WeightFormat::file_scales`].
     pub scales: Option<Run>,
-    scale_type: ScaleType,
 }
 
-/// Finds a tensor and checks its type and shape: `[rows, cols]`, or `[cols]` for a `vector`.
+/// What a tensor may be stored as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Plain floats of one dimension.
+    Vector,
+    /// A matrix of plain floats.
+    Floats,
+    /// A matrix in any format.
+    Matrix,
+    /// A matrix of a routed expert, in any format; what metadata says of it doesn't count.
+    Expert,
+}
+
+impl Kind {
+    /// What a part may be stored as. The router chooses: it is never quantised.
+    pub fn of(part: Part) -> Kind {
+        match part {
+            Part::ExpertGate(_) | Part::ExpertUp(_) | Part::ExpertDown(_) => Kind::Expert,
+            Part::Router => Kind::Floats,
+            _ if is_vector(part) => Kind::Vector,
+            _ => Kind::Matrix,
+        }
+    }
+
+    fn is_floats(self) -> bool {
+        matches!(self, Kind::Vector | Kind::Floats)
+    }
+}
+
+/// Finds a tensor and checks its type, shape `[rows, cols]` (`[cols]` for a vector) and size.
 ///
 /// # Errors
-/// When tensor or scales are missing, or of another type or shape; the message names the file.
+/// When tensor or scales are missing, or of another type, shape or size; the message names the file.
 pub fn resolve(
     checkpoint: &Checkpoint,
     name: &str,
     [rows, cols]: [usize; 2],
-    vector: bool,
+    kind: Kind,
     scheme: Quantisation,
 ) -> Result<StoredTensor, TensorError> {
-    let Some(place) = checkpoint.tensor(name) else {
-        let file = checkpoint.directory().display().to_string();
-        return Err(TensorError { file, tensor: name.to_string(), fault: TensorFault::Missing });
-    };
-    let expected = if vector { vec![cols as u64] } else { vec![rows as u64, cols as u64] };
-    check_shape(checkpoint, name, place, &expected)?;
-    let fail = |fault| Err(error(checkpoint, name, place, fault));
-    let plain = |format| Ok(tensor(format, rows, cols, place, None));
-    match place.dtype {
-        Dtype::F32 => plain(StoredFormat::F32),
-        Dtype::BF16 => plain(StoredFormat::Bf16),
-        Dtype::F16 => plain(StoredFormat::F16),
-        Dtype::F8_E4M3 if !vector => {
-            if scheme != Quantisation::Fp8Block128 {
-                return fail(TensorFault::NoScheme);
-            }
-            if cols > COLS_MAX {
-                return fail(TensorFault::TooWide { found: cols, max: COLS_MAX });
-            }
-            let blocks = [rows.div_ceil(BLOCK_ROWS) as u64, cols.div_ceil(BLOCK_COLS) as u64];
-            let scales = find_scales(checkpoint, name, place, &fp8_scales(name), &blocks)?;
-            Ok(tensor(StoredFormat::Fp8E4M3Block128, rows, cols, place, Some(scales)))
+    let finder = Finder { checkpoint, name, rows, cols, kind };
+    let Some(place) = checkpoint.tensor(name) else { return finder.mxfp4_pair() };
+    let scales = format!("{name}{CONTAINER_SCALES}");
+    match checkpoint.tensor(&scales) {
+        Some(found) => finder.container(place, &scales, found),
+        None if place.dtype == Dtype::U8 && checkpoint.is_container() => {
+            finder.fail(place, TensorFault::ScalesMissing { scales })
         }
-        Dtype::I8 if !vector => {
-            let scales = find_scales(checkpoint, name, place, &row_scales(name), &[rows as u64])?;
-            Ok(tensor(StoredFormat::Int8Row, rows, cols, place, Some(scales)))
-        }
-        found => {
-            let readable =
-                if vector { "F32, BF16 and F16" } else { "F32, BF16, F16, F8_E4M3 and I8" };
-            fail(TensorFault::Dtype { found, readable })
-        }
+        None => finder.plain(place, scheme),
     }
 }
 
-/// The name of the block scales of an FP8 tensor, as DeepSeek and GLM checkpoints have it.
-pub fn fp8_scales(name: &str) -> String {
-    format!("{name}_scale_inv")
+/// What is looked for.
+#[derive(Clone, Copy)]
+struct Finder<'a> {
+    checkpoint: &'a Checkpoint,
+    name: &'a str,
+    rows: usize,
+    cols: usize,
+    kind: Kind,
 }
 
-/// The name of the row scales of an int8 tensor.
-pub fn row_scales(name: &str) -> String {
-    format!("{name}.row_scale")
+impl Finder<'_> {
+    /// A tensor of the dtype that says its format, with scales under the name that goes with it.
+    fn plain(
+        &self,
+        place: &TensorPlace,
+        scheme: Quantisation,
+    ) -> Result<StoredTensor, TensorError> {
+        let &Finder { checkpoint, name, rows, cols, kind } = self;
+        match kind {
+            Kind::Vector => self.check_shape(name, place, &[cols])?,
+            Kind::Floats | Kind::Matrix | Kind::Expert => {
+                self.check_shape(name, place, &[rows, cols])?;
+            }
+        }
+        let stored = match place.dtype {
+            Dtype::F32 => self.tensor(WeightFormat::F32, place, None),
+            Dtype::BF16 => self.tensor(WeightFormat::Bf16, place, None),
+            Dtype::F16 => self.tensor(WeightFormat::F16, place, None),
+            Dtype::F8_E4M3 if !kind.is_floats() => {
+                if scheme != Quantisation::Fp8Block128 {
+                    return self.fail(place, TensorFault::NoScheme);
+                }
+                let blocks = [rows.div_ceil(fp8::BLOCK), cols.div_ceil(fp8::BLOCK)];
+                let scales = format!("{name}_scale_inv");
+                let (scales, scale) = self.scales(place, &scales, &blocks, SCALES_OF_BLOCKS)?;
+                self.tensor(WeightFormat::Fp8Block128(scale), place, Some(scales))
+            }
+            Dtype::I8 if !kind.is_floats() => {
+                let scales = format!("{name}.row_scale");
+                let (scales, scale) = self.scales(place, &scales, &[rows], SCALES_OF_ROWS)?;
+                self.tensor(WeightFormat::Int8Row(scale), place, Some(scales))
+            }
+            found => {
+                let readable = match kind.is_floats() {
+                    true => "F32, BF16 and F16",
+                    false => "F32, BF16, F16, F8_E4M3 and I8",
+                };
+                return self.fail(place, TensorFault::Dtype { found, readable });
+            }
+        };
+        let stamp = if kind == Kind::Expert { None } else { checkpoint.stamp(name) };
+        match stamp {
+            Some(stamp) if stored.format.info().colibri_name != Some(stamp) => {
+                let (stamp, found) = (stamp.to_string(), place.dtype);
+                self.fail(place, TensorFault::StampOfFloats { stamp, found })
+            }
+            _ => Ok(stored),
+        }
+    }
+
+    /// A tensor of a container: its format follows from sizes and stamp.
+    fn container(
+        &self,
+        place: &TensorPlace,
+        scales_name: &str,
+        scales: &TensorPlace,
+    ) -> Result<StoredTensor, TensorError> {
+        let &Finder { checkpoint, name, rows, cols, kind } = self;
+        if kind.is_floats() {
+            let found = format!("{:?} with scales \"{scales_name}\"", place.dtype);
+            return self.fail(place, TensorFault::NotFloats { found });
+        }
+        if place.dtype != Dtype::U8 {
+            let (found, readable) = (place.dtype, "U8 beside scales in \".qs\"");
+            return self.fail(place, TensorFault::Dtype { found, readable });
+        }
+        let Some(scale) = scale_type(scales.dtype, SCALES_OF_CONTAINERS) else {
+            let fault =
+                TensorFault::Dtype { found: scales.dtype, readable: SCALES_OF_CONTAINERS.0 };
+            return Err(error(checkpoint, scales_name, scales, fault));
+        };
+        let (weight_bytes, scale_bytes) = (place.bytes, scales.bytes);
+        let sizes = Sizes { rows, cols, weight_bytes, scale_bytes, scales: scale };
+        let stamp = if kind == Kind::Expert { None } else { checkpoint.stamp(name) };
+        match colibri::resolve_format(sizes, stamp) {
+            Ok(format) => Ok(self.tensor(format, place, Some(scales))),
+            Err(fault) => self.fail(place, TensorFault::Colibri(fault)),
+        }
+    }
+
+    /// A matrix that is there as a pair of nibbles and scales, under names of their own.
+    fn mxfp4_pair(&self) -> Result<StoredTensor, TensorError> {
+        let &Finder { checkpoint, name, rows, cols, kind } = self;
+        let blocks = cols / mxfp4::GROUP;
+        let layouts = [
+            ("_packed", "_scale", vec![rows, cols / 2]),
+            ("_blocks", "_scales", vec![rows, blocks, mxfp4::GROUP / 2]),
+        ];
+        for (suffix, scales, shape) in layouts {
+            let packed = format!("{name}{suffix}");
+            let Some(place) = checkpoint.tensor(&packed) else { continue };
+            if kind.is_floats() {
+                let found = format!("\"{packed}\"");
+                return self.fail(place, TensorFault::NotFloats { found });
+            }
+            if !cols.is_multiple_of(mxfp4::GROUP) {
+                let fault = TensorFault::NoWholeBlocks { cols, block: mxfp4::GROUP };
+                return Err(error(checkpoint, &packed, place, fault));
+            }
+            self.check_shape(&packed, place, &shape)?;
+            if place.dtype != Dtype::U8 {
+                let fault = TensorFault::Dtype { found: place.dtype, readable: "U8" };
+                return Err(error(checkpoint, &packed, place, fault));
+            }
+            let scales = format!("{name}{scales}");
+            let (scales, _) = self.scales(place, &scales, &[rows, blocks], SCALES_OF_MXFP4)?;
+            return Ok(self.tensor(WeightFormat::Mxfp4, place, Some(scales)));
+        }
+        let file = checkpoint.directory().display().to_string();
+        Err(TensorError { file, tensor: name.to_string(), fault: TensorFault::Missing })
+    }
+
+    fn tensor(
+        &self,
+        format: WeightFormat,
+        weights: &TensorPlace,
+        scales: Option<&TensorPlace>,
+    ) -> StoredTensor {
+        let (rows, cols) = (self.rows, self.cols);
+        let stored =
+            StoredTensor { format, rows, cols, weights: run(weights), scales: scales.map(run) };
+        let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);
+        assert_eq!(stored.weights.bytes, format.file_bytes(rows, cols), "checked by shape or size");
+        let found = stored.scales.map_or(0, |run| run.bytes);
+        assert_eq!(found, format.file_scales(rows, cols) * scale_bytes, "checked by shape or size");
+        stored
+    }
+
+    fn scales(
+        &self,
+        weights: &TensorPlace,
+        scales: &str,
+        shape: &[usize],
+        readable: ReadableScales,
+    ) -> Result<(&TensorPlace, ScaleType), TensorError> {
+        let Some(place) = self.checkpoint.tensor(scales) else {
+            return self.fail(weights, TensorFault::ScalesMissing { scales: scales.to_string() });
+        };
+        self.check_shape(scales, place, shape)?;
+        scale_type(place.dtype, readable).map(|scale| (place, scale)).ok_or_else(|| {
+            let fault = TensorFault::Dtype { found: place.dtype, readable: readable.0 };
+            error(self.checkpoint, scales, place, fault)
+        })
+    }
+
+    fn check_shape(
+        &self,
+        name: &str,
+        place: &TensorPlace,
+        expected: &[usize],
+    ) -> Result<(), TensorError> {
+        let found = place.shape.lengths();
+        let expected: Vec<u64> = expected.iter().map(|&length| length as u64).collect();
+        if found == expected {
+            return Ok(());
+        }
+        let fault = TensorFault::Shape { found: found.to_vec(), expected };
+        Err(error(self.checkpoint, name, place, fault))
+    }
+
+    fn fail<T>(&self, place: &TensorPlace, fault: TensorFault) -> Result<T, TensorError> {
+        Err(error(self.checkpoint, self.name, place, fault))
+    }
+}
+
+/// Types that scales may have, in words and as a list.
+type ReadableScales = (&'static str, &'static [Dtype]);
+
+const SCALES_OF_BLOCKS: ReadableScales = (
+    "F32, BF16, F16, F8_E8M0 and U8",
+    &[Dtype::F32, Dtype::BF16, Dtype::F16, Dtype::F8_E8M0, Dtype::U8],
+);
+const SCALES_OF_ROWS: ReadableScales =
+    ("F32, BF16 and F16", &[Dtype::F32, Dtype::BF16, Dtype::F16]);
+const SCALES_OF_MXFP4: ReadableScales = ("U8 and F8_E8M0", &[Dtype::U8, Dtype::F8_E8M0]);
+const SCALES_OF_CONTAINERS: ReadableScales =
+    ("F32, U8 and F8_E8M0", &[Dtype::F32, Dtype::U8, Dtype::F8_E8M0]);
+
+/// What a type of scales means, if it is one of the readable ones.
+fn scale_type(dtype: Dtype, readable: ReadableScales) -> Option<ScaleType> {
+    if !readable.1.contains(&dtype) {
+        return None;
+    }
+    match dtype {
+        Dtype::F32 => Some(ScaleType::F32),
+        Dtype::F16 => Some(ScaleType::F16),
+        Dtype::BF16 => Some(ScaleType::Bf16),
+        Dtype::U8 | Dtype::F8_E8M0 => Some(ScaleType::Ue8m0),
+        _ => None,
+    }
 }
 
 fn error(
@@ -124,139 +315,53 @@ fn error(
     TensorError { file, tensor: name.to_string(), fault }
 }
 
-fn check_shape(
-    checkpoint: &Checkpoint,
-    name: &str,
-    place: &TensorPlace,
-    expected: &[u64],
-) -> Result<(), TensorError> {
-    if place.shape.lengths() == expected {
-        return Ok(());
-    }
-    let fault =
-        TensorFault::Shape { found: place.shape.lengths().to_vec(), expected: expected.to_vec() };
-    Err(error(checkpoint, name, place, fault))
-}
-
-fn find_scales<'a>(
-    checkpoint: &'a Checkpoint,
-    name: &str,
-    weights: &TensorPlace,
-    scales: &str,
-    expected: &[u64],
-) -> Result<&'a TensorPlace, TensorError> {
-    let Some(place) = checkpoint.tensor(scales) else {
-        let fault = TensorFault::ScalesMissing { scales: scales.to_string() };
-        return Err(error(checkpoint, name, weights, fault));
-    };
-    check_shape(checkpoint, scales, place, expected)?;
-    match place.dtype {
-        Dtype::F32 | Dtype::BF16 => Ok(place),
-        found => {
-            let fault = TensorFault::Dtype { found, readable: "F32 and BF16" };
-            Err(error(checkpoint, scales, place, fault))
-        }
-    }
-}
-
-fn tensor(
-    format: StoredFormat,
-    rows: usize,
-    cols: usize,
-    weights: &TensorPlace,
-    scales: Option<&TensorPlace>,
-) -> StoredTensor {
-    let bf16 = scales.is_some_and(|place| place.dtype == Dtype::BF16);
-    StoredTensor {
-        format,
-        rows,
-        cols,
-        weights: run(weights),
-        scales: scales.map(run),
-        scale_type: if bf16 { ScaleType::Bf16 } else { ScaleType::F32 },
-    }
-}
-
 fn run(place: &TensorPlace) -> Run {
     let bytes = usize::try_from(place.bytes).expect("the address space is as wide as a file");
     Run { file: place.file, offset: place.offset, bytes }
 }
 
-impl StoredTensor {
-    /// The format that the kernels compute on: Bf16 stays, everything else becomes f32.
-    pub fn kernel_format(&self) -> WeightFormat {
-        self.format.kernel_format()
-    }
-
-    /// Widens the tensor to f32, exactly where the format has no scales. `weights` and `scales`
-    /// are the bytes of the runs; `out` has `rows * cols` elements.
+impl Run {
+    /// A part of it, `first` bytes in.
     ///
     /// # Panics
-    /// When a slice has another length.
-    pub fn widen(&self, weights: &[u8], scales: &[u8], out: &mut [f32]) {
-        self.check_lengths(weights, scales, out);
-        for (block, out) in out.chunks_mut(BLOCK_ROWS * self.cols).enumerate() {
-            self.widen_block(block, weights, scales, out);
-        }
-    }
-
-    /// [`StoredTensor::widen`] by several threads when the tensor is large.
-    ///
-    /// # Panics
-    /// When a slice has another length.
-    pub fn widen_parallel(&self, weights: &[u8], scales: &[u8], out: &mut [f32]) {
-        if out.len() < PARALLEL_WEIGHTS_MIN {
-            return self.widen(weights, scales, out);
-        }
-        self.check_lengths(weights, scales, out);
-        out.par_chunks_mut(BLOCK_ROWS * self.cols)
-            .enumerate()
-            .for_each(|(block, out)| self.widen_block(block, weights, scales, out));
-    }
-
-    fn check_lengths(&self, weights: &[u8], scales: &[u8], out: &[f32]) {
-        assert_eq!(out.len(), self.rows * self.cols);
-        assert_eq!(weights.len(), self.weights.bytes);
-        assert_eq!(scales.len(), self.scales.map_or(0, |run| run.bytes));
-    }
-
-    /// Widens the rows from `block * BLOCK_ROWS` on, as many as `out` holds.
-    fn widen_block(&self, block: usize, weights: &[u8], scales: &[u8], out: &mut [f32]) {
-        let first_row = block * BLOCK_ROWS;
-        let rows = out.len() / self.cols;
-        let row_bytes = weights.len() / self.rows;
-        let weights = &weights[first_row * row_bytes..(first_row + rows) * row_bytes];
-        let (first, count) = match self.format {
-            StoredFormat::F32 | StoredFormat::F16 | StoredFormat::Bf16 => (0, 0),
-            StoredFormat::Fp8E4M3Block128 => {
-                let blocks = self.cols.div_ceil(BLOCK_COLS);
-                (block * blocks, blocks)
-            }
-            StoredFormat::Int8Row => (first_row, rows),
-        };
-        let mut buffer = [0.0; BLOCK_SCALES_MAX];
-        let buffer = &mut buffer[..count];
-        self.scale_type.decode(first, scales, buffer);
-        self.format.widen(weights, buffer, rows, self.cols, out);
+    /// If it ends before.
+    pub fn part(self, first: usize, bytes: usize) -> Run {
+        assert!(first + bytes <= self.bytes, "{bytes} bytes at {first} of {self:?}");
+        Run { offset: self.offset + first as u64, bytes, ..self }
     }
 }
 
-impl ScaleType {
-    /// Decodes `out.len()` scales from the one numbered `first` on; the bytes may be unaligned.
-    fn decode(self, first: usize, bytes: &[u8], out: &mut [f32]) {
-        match self {
-            ScaleType::F32 => {
-                let bytes = &bytes[first * 4..(first + out.len()) * 4];
-                for (out, bytes) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-                    *out = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                }
-            }
-            ScaleType::Bf16 => {
-                let bytes = &bytes[first * 2..(first + out.len()) * 2];
-                for (out, bytes) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                    *out = f32::from_le_bytes([0, 0, bytes[0], bytes[1]]);
-                }
-            }
+impl StoredTensor {
+    /// Bytes in the files, scales included.
+    pub fn bytes(&self) -> usize {
+        self.weights.bytes + self.scales.map_or(0, |run| run.bytes)
+    }
+
+    /// Rows at whose multiples a run of rows may start: the height of what shares a scale.
+    pub fn row_step(&self) -> usize {
+        match self.format.scales() {
+            Scales::Block128 => fp8::BLOCK,
+            Scales::None | Scales::Row | Scales::Group(_) => 1,
         }
+    }
+
+    /// Where the weights of some rows lie.
+    ///
+    /// # Panics
+    /// If there are no such rows.
+    pub fn weights_of(&self, rows: &Range<usize>) -> Run {
+        let row_bytes = self.format.file_bytes(1, self.cols);
+        self.weights.part(rows.start * row_bytes, rows.len() * row_bytes)
+    }
+
+    /// Where the scales of some rows lie.
+    ///
+    /// # Panics
+    /// If there are no such rows, or they don't start at a [`StoredTensor::row_step`].
+    pub fn scales_of(&self, rows: &Range<usize>) -> Option<Run> {
+        assert!(rows.start.is_multiple_of(self.row_step()), "{rows:?} cut a block of scales");
+        let scale_bytes = self.format.scale_type().map_or(0, ScaleType::bytes);
+        let scales = |rows| self.format.file_scales(rows, self.cols) * scale_bytes;
+        self.scales.map(|run| run.part(scales(rows.start), scales(rows.len())))
     }
 }

@@ -12,6 +12,7 @@ use crate::sampler::Sampling;
 use crate::text::{SamplingAdvice, TextError, TextStream, Tokenizer, sampling_advice, stop_ids};
 use clap::Args;
 use clap::builder::FalseyValueParser;
+use millstream_kernels::Isa;
 use std::fs::OpenOptions;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileTypeExt;
@@ -132,7 +133,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         write_file(file, &serde_json::to_vec(&answer.trace).map_err(Failure::failed)?)?;
     }
     match args.json {
-        true => print_object(&request, &answer, tokenizer.as_ref()),
+        true => print_object(&request, &answer, tokenizer.as_ref(), engine.isa),
         false => {
             super::say(&answer.statistics.to_string());
             Ok(())
@@ -221,6 +222,7 @@ fn print_object(
     request: &Request,
     answer: &Answer,
     tokenizer: Option<&Tokenizer>,
+    isa: Isa,
 ) -> Result<(), Failure> {
     let text = tokenizer.map(|tokenizer| tokenizer.decode(&answer.answer_ids, true)).transpose()?;
     let object = serde_json::json!({
@@ -228,6 +230,7 @@ fn print_object(
         "answer_ids": answer.answer_ids,
         "text": text,
         "finish": answer.finish,
+        "isa": isa.name(),
         "stats": answer.statistics,
     });
     print(&format!("{object}\n"))

@@ -129,6 +129,8 @@ pub struct Engine {
     model_max: usize,
     trace: bool,
     next_number: std::sync::atomic::AtomicU64,
+    /// The instruction set of the kernels.
+    pub isa: Isa,
     /// What was resolved, for the start line.
     pub start_line: String,
     /// What went other than planned.
@@ -150,7 +152,7 @@ impl Engine {
         let start_line = start_line(&setup);
         let reads_max = setup.limits.reads_max;
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
-        let context = setup.limits.context_max;
+        let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
         let blueprint = Blueprint {
             spec: model.spec,
             source: model.source,
@@ -176,6 +178,7 @@ impl Engine {
             model_max,
             trace: options.trace,
             next_number: 0.into(),
+            isa,
             start_line,
             warnings,
         })

@@ -2,10 +2,12 @@
 
 use super::EngineError;
 use crate::checkpoint::ModelFiles;
+use crate::checkpoint::describe::resident_bytes;
+use crate::families::Blueprint;
 use millstream_stages::load::{PreadReader, Reader};
-use millstream_stages::parts::resident_parts;
 use millstream_stages::spec::ModelSpec;
 use millstream_stages::weights::WeightSource;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,16 +43,6 @@ impl Model {
 
     /// A model that is open already.
     pub fn of(files: ModelFiles) -> Model {
-        let spec = files.blueprint.spec.clone();
-        let bytes = |&(layer, part): &_| -> u64 {
-            let stored = files.stored(layer, part).expect("open() found every part");
-            let weights = (stored.rows * stored.cols) as u64;
-            weights * stored.kernel_format().bytes_per_weight() as u64
-        };
-        let resident_bytes = resident_parts(&spec).iter().map(bytes).sum();
-        let handles = files.checkpoint.files().to_vec();
-        let reader: ReaderMaker =
-            Box::new(move |reads_max| Box::new(PreadReader::new(handles.clone(), reads_max)));
         let warnings = match files.unknown.len() {
             0 => vec![],
             count => vec![format!(
@@ -58,7 +50,26 @@ impl Model {
                 files.unknown[0]
             )],
         };
-        let stop_ids = files.blueprint.tokens.eos.clone();
-        Model { spec, source: Arc::new(files), reader, resident_bytes, stop_ids, warnings }
+        let (blueprint, handles) = (files.blueprint.clone(), files.checkpoint.files().to_vec());
+        Model::from_source(&blueprint, Arc::new(files), handles, warnings)
+    }
+
+    /// A model whose weights come from any source; `handles` are its files, by number.
+    pub fn from_source(
+        blueprint: &Blueprint,
+        source: Arc<dyn WeightSource>,
+        handles: Vec<Arc<File>>,
+        warnings: Vec<String>,
+    ) -> Model {
+        let reader: ReaderMaker =
+            Box::new(move |reads_max| Box::new(PreadReader::new(handles.clone(), reads_max)));
+        Model {
+            spec: blueprint.spec.clone(),
+            resident_bytes: resident_bytes(&blueprint.spec, &*source),
+            source,
+            reader,
+            stop_ids: blueprint.tokens.eos.clone(),
+            warnings,
+        }
     }
 }

@@ -73,6 +73,11 @@ impl ConfigReader {
         }
     }
 
+    /// Takes a field out, as if it had never been there.
+    pub fn remove(&mut self, field: &str) {
+        self.fields.remove(field);
+    }
+
     /// Whether the field is there and not null.
     pub fn has(&self, field: &str) -> bool {
         self.value(field).is_some()

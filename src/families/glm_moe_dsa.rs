@@ -31,8 +31,19 @@ const EXPERTS_TOTAL_MAX: usize = 1 << 20;
 /// transformers builds these norms with their default epsilon, whatever `rms_norm_eps` says.
 const LATENT_NORM_EPSILON: f32 = 1e-6;
 const INDEX_NORM_EPSILON: f32 = 1e-6;
+/// transformers' `GlmMoeDsaConfig` has this context when a file doesn't say.
+const CONTEXT_DEFAULT: usize = 202_752;
 /// The schedule of shared indexers when a file has a frequency but no offset.
 const INDEX_OFFSET_DEFAULT: usize = 2;
+
+/// The tensors of an indexer.
+const INDEXER_PARTS: [Part; 5] = [
+    Part::IndexQuery,
+    Part::IndexKey,
+    Part::IndexKeyNorm,
+    Part::IndexKeyNormBias,
+    Part::IndexWeights,
+];
 
 type Result<T> = std::result::Result<T, ConfigError>;
 
@@ -76,7 +87,11 @@ impl Family for GlmMoeDsa {
                 layers,
                 final_norm_epsilon: norm_epsilon,
                 tied_head,
-                context_max: config.count("max_position_embeddings", 1..=CONTEXT_MAX)?,
+                context_max: config.count_or(
+                    "max_position_embeddings",
+                    CONTEXT_DEFAULT,
+                    1..=CONTEXT_MAX,
+                )?,
                 slices,
             },
             tensor_name,
@@ -183,8 +198,8 @@ fn attention(config: &ConfigReader, hidden: usize) -> Result<MlaSpec> {
     })
 }
 
-/// Which keys each layer looks at. Dense everywhere when the file keeps no keys or the
-/// checkpoint has no indexer weights.
+/// Which keys each layer looks at. Dense everywhere when the file keeps no keys or the checkpoint
+/// has no weights of any indexer; when it has some, all of them must be there.
 fn indexers(
     config: &ConfigReader,
     layer_count: usize,
@@ -207,10 +222,10 @@ fn indexers(
         "layer 0 shares an indexer, and no earlier layer has one".to_string()
     })?;
     let has_indexer = |layer: usize| {
-        let layer = LayerId(layer as u32);
-        tensor_exists(&tensor_name(Some(layer), Part::IndexKey))
+        let layer = Some(LayerId(layer as u32));
+        INDEXER_PARTS.iter().any(|&part| tensor_exists(&tensor_name(layer, part)))
     };
-    if !(0..layer_count).any(|layer| full[layer] && has_indexer(layer)) {
+    if !(0..layer_count).any(has_indexer) {
         return Ok(vec![IndexerUse::Dense; layer_count]);
     }
     let interleaved = config.flag_or("indexer_rope_interleave", true)?;
@@ -352,14 +367,19 @@ fn special_tokens(config: &ConfigReader, vocabulary: usize) -> Result<SpecialTok
     })
 }
 
-/// E4M3 in blocks of 128 x 128 is read; every other scheme is refused by name.
+/// E4M3 in blocks of 128 x 128 is read, and MXFP4, whose tensors say by their names what they are;
+/// every other scheme is refused by name.
 fn quantisation(config: &ConfigReader) -> Result<Quantisation> {
     let Some(scheme) = config.section("quantization_config")? else {
         return Ok(Quantisation::None);
     };
     let method = scheme.text("quant_method")?;
+    if method == "mxfp4" {
+        return Ok(Quantisation::None);
+    }
     if method != "fp8" {
-        return Err(scheme.unsupported("quant_method", &format!("\"{method}\""), "\"fp8\""));
+        let supported = "\"fp8\" and \"mxfp4\"";
+        return Err(scheme.unsupported("quant_method", &format!("\"{method}\""), supported));
     }
     scheme.only_text("fmt", "e4m3")?;
     let block = scheme.count_list("weight_block_size", 1..=1 << 20)?;

@@ -57,6 +57,22 @@ pub struct Blueprint {
     pub draft_layers: usize,
 }
 
+impl Blueprint {
+    /// Adds the end tokens of a `generation_config.json`: chat models list more of them there.
+    ///
+    /// # Errors
+    /// When they aren't ids of the vocabulary.
+    pub fn add_end_tokens(&mut self, generation: &ConfigReader) -> Result<(), ConfigError> {
+        for id in generation.count_list("eos_token_id", 0..=self.spec.vocabulary - 1)? {
+            let id = id as u32;
+            if !self.tokens.eos.contains(&id) {
+                self.tokens.eos.push(id);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Tokens with a meaning of their own, all smaller than the vocabulary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
@@ -69,7 +85,7 @@ pub struct SpecialTokens {
 /// How quantised tensors of a checkpoint are scaled, as its configuration says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantisation {
-    /// Plain tensors.
+    /// Plain tensors, or quantised ones whose names say what they are.
     None,
     /// E4M3 weights, one factor per block of 128 x 128 under `<name>_scale_inv`.
     Fp8Block128,

@@ -136,9 +136,8 @@ pub fn encode(format: Format, values: &[f32], cols: usize) -> Stored {
     let (scale_dtype, scale_values, scales) = scales_of(format, &peaks);
     let mut weights = vec![];
     for (row, values) in values.chunks(cols).enumerate() {
-        let scaled = |(col, value): (usize, &f32)| {
-            value / scale_values[format.scale_index(row, col, cols)]
-        };
+        let scaled =
+            |(col, value): (usize, &f32)| value / scale_values[format.scale_index(row, col, cols)];
         let scaled: Vec<f32> = values.iter().enumerate().map(scaled).collect();
         weights.extend(pack_row(format, &scaled));
     }
@@ -328,6 +327,9 @@ pub struct Recipe {
     pub sidecar: Option<PathBuf>,
     /// What grouped int4 is called in the stamps; none writes no stamps.
     pub stamp: Option<&'static str>,
+    /// Writes arbitrary codes instead of the quantised ones: also those that absmax never takes,
+    /// and in the padding of rows.
+    pub noise: bool,
 }
 
 /// What was written: by name, the format and the decoder's values.
@@ -336,8 +338,8 @@ pub type Written = BTreeMap<String, (Format, Vec<f32>)>;
 impl Recipe {
     /// Everything in one format, int8 for embedding and head, one shard, no stamps.
     pub fn of(experts: Format) -> Recipe {
-        let (dense, io) = (Format::Int8Row, Format::Int8Row);
-        Recipe { experts: [experts; 3], dense, io, shards: 1, sidecar: None, stamp: None }
+        let (experts, dense, io) = ([experts; 3], Format::Int8Row, Format::Int8Row);
+        Recipe { experts, dense, io, shards: 1, sidecar: None, stamp: None, noise: false }
     }
 
     /// Writes a container into a directory that exists.
@@ -363,7 +365,10 @@ impl Recipe {
                 "main" => self.format(name, shape),
                 _ => aside(name, shape),
             };
-            let stored = encode(format, values, cols);
+            let mut stored = encode(format, values, cols);
+            if self.noise && !stored.scales.is_empty() {
+                add_noise(format, &mut stored.weights);
+            }
             let rows = values.len() / cols;
             let decoded = decode(format, &stored.weights, &stored.scales, rows, cols);
             written.insert(name.clone(), (format, decoded));
@@ -399,7 +404,7 @@ impl Recipe {
     fn write_file(&self, path: &Path, tensors: &[(&str, &Vec<usize>, Format, Stored)]) {
         let mut views = vec![];
         let mut stamps = BTreeMap::new();
-        for (name, shape, format, stored) in tensors {
+        for (name, shape, _, stored) in tensors {
             let flat = [stored.weights.len()];
             let shape = if stored.scales.is_empty() { shape.as_slice() } else { &flat };
             let view = TensorView::new(stored.dtype, shape.to_vec(), &stored.weights);
@@ -425,6 +430,25 @@ impl Recipe {
         let metadata = self.stamp.map(|_| HashMap::from([("colibri.fmt".to_owned(), text)]));
         safetensors::serialize_to_file(views, metadata, path).expect("a written shard");
     }
+}
+
+/// Arbitrary codes that are numbers.
+fn add_noise(format: Format, weights: &mut [u8]) {
+    let seed = weights.len() as u64;
+    for (index, byte) in weights.iter_mut().enumerate() {
+        *byte = random(seed << 32 | index as u64) as u8;
+        if format == Format::Fp8Block128 && *byte & 0x7f == 0x7f {
+            *byte -= 1;
+        }
+    }
+}
+
+/// The splitmix64 generator's value at a counter.
+pub fn random(counter: u64) -> u64 {
+    let mut x = counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
 }
 
 /// Vectors and routers stay f32.

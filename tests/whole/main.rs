@@ -1,8 +1,11 @@
 //! Tests of the whole, in one binary: one link, shared support.
 
+mod colibri;
+mod colibri_writer;
 mod command;
 mod determinism;
 mod embedded;
+mod heldout;
 mod engine;
 mod matrix;
 mod requests;

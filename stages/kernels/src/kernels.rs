@@ -17,6 +17,15 @@ pub struct Kernels {
     body: Body,
 }
 
+/// How [`Kernels::maximum`] walks over memory. It changes speed, never the result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadOrder {
+    /// Places to read in side by side: 1, 2 or 4.
+    pub places: usize,
+    /// How far ahead lines are asked for; 0 leaves it to the CPU.
+    pub ahead_bytes: usize,
+}
+
 /// The chosen body; a vector variant holds the proof that the CPU has the instructions.
 #[derive(Clone, Copy, Debug)]
 enum Body {
@@ -117,15 +126,14 @@ impl Kernels {
     }
 
     /// The transposed use: `y[c] = fma(q[r], w[r, c], y[c])` for the rows r in order, weights
-    /// decoded to f32. `row` is room for one decoded row.
+    /// decoded to f32.
     ///
     /// # Panics
-    /// If `q` isn't as long as there are rows, or `y` or `row` as there are columns.
-    pub fn transposed(&self, w: Weights, q: &[f32], y: &mut [f32], row: &mut [f32]) {
+    /// If `q` isn't as long as there are rows, or `y` as there are columns.
+    pub fn transposed(&self, w: Weights, q: &[f32], y: &mut [f32]) {
         assert_eq!(q.len(), w.rows(), "transposed: factors");
         assert_eq!(y.len(), w.cols(), "transposed: output");
-        assert_eq!(row.len(), w.cols(), "transposed: room for a row");
-        dispatch!(self, transposed, Transposed { w, q, y, row })
+        dispatch!(self, transposed, Transposed { w, q, y })
     }
 
     /// `y[i] = fma(a, x[i], y[i])`.
@@ -154,6 +162,12 @@ impl Kernels {
     /// Sum of the elements over 16 lanes and the fixed tree.
     pub fn sum(&self, x: &[f32]) -> f32 {
         dispatch!(self, sum, Sum { x })
+    }
+
+    /// The largest element; NaN is passed over, a zero is +0 whatever its sign, and nothing gives
+    /// -inf. A plain read of memory, to hold kernels against: one instruction per register.
+    pub fn maximum(&self, x: &[f32], order: ReadOrder) -> f32 {
+        dispatch!(self, largest, Maximum { x, order })
     }
 
     /// `out = (x * (1 / sqrt(dot(x, x) / n + epsilon))) * weight`; division and root are IEEE f32.

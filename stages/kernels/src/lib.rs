@@ -27,7 +27,7 @@ pub mod weights;
 pub use activations::{
     ActivationLayout, Activations, Quantised, QuantisedRow, QuantisedRowMut,
 };
-pub use formats::{FileMatrix, GroupSize, ScaleType, WeightFormat};
+pub use formats::{FileMatrix, GroupSize, ScaleType, WeightFormat, can_round, round_rows};
 pub use isa::{Isa, UnknownIsa};
 pub use kernels::Kernels;
 pub use weights::{Floats, Weights};

@@ -9,7 +9,7 @@
 
 use crate::activations::{ActivationLayout, Quantised, QuantisedRow, QuantisedRowMut};
 use crate::formats::{
-    BlockCode, WeightFormat, bf16::bf16_to_f32, f16::f16_to_f32, fp8, int2_row::Int2,
+    BlockCode, WeightFormat, bf16::bf16_to_f32, f16::f16_to_f32, int2_row::Int2,
     int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
 };
 use crate::math;
@@ -76,39 +76,12 @@ pub fn matmul(w: Weights, x: crate::Activations, out: &mut [f32]) {
     for t in 0..x.rows.len() {
         let token = x.token(t, cols);
         for r in 0..rows {
-            out[t * rows + r] = dot_row(w, r, token);
+            out[t * rows + r] = match w.floats() {
+                Some(floats) => dot(floats.slice(r * cols..(r + 1) * cols), token),
+                None => dot_with(cols, token, |c| w.weight(r, c)),
+            };
         }
     }
-}
-
-/// The f32 rule over a row's decoded weights.
-fn dot_row(w: Weights, row: usize, x: &[f32]) -> f32 {
-    if let Some(floats) = w.floats() {
-        return dot(floats.slice(row * w.cols()..(row + 1) * w.cols()), x);
-    }
-    match w.format() {
-        WeightFormat::Fp8Block128(scale) => {
-            let bytes = w.format().block_bytes(w.cols());
-            let row = &w.bytes()[row * bytes..][..bytes];
-            let codes = &row[fp8::row_scale_bytes(scale, w.cols())..];
-            dot_with(w.cols(), x, |i| {
-                fp8::FP8_VALUES[codes[i] as usize] * scale.read(row, i / fp8::BLOCK)
-            })
-        }
-        WeightFormat::Int8Row(_) => dot_codes::<Int8>(w, row, x),
-        WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => dot_codes::<Int4>(w, row, x),
-        WeightFormat::Int2Row(_) => dot_codes::<Int2>(w, row, x),
-        WeightFormat::Int3Group64(_) => dot_codes::<Int3>(w, row, x),
-        WeightFormat::Mxfp4 => dot_codes::<E2m1>(w, row, x),
-        WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => {
-            unreachable!("plain floats are above")
-        }
-    }
-}
-
-/// The f32 rule over codes times scales, each rounded once.
-fn dot_codes<C: BlockCode>(w: Weights, row: usize, x: &[f32]) -> f32 {
-    dot_with(w.cols(), x, |i| C::value(w.code::<C>(row, i)) as f32 * w.scale::<C>(row, i))
 }
 
 /// Exact integer dots and one scaled sum; see
@@ -192,10 +165,11 @@ pub fn quantisation(max: f32) -> (f32, f32) {
 }
 
 /// Columns instead of rows; see [`Kernels::transposed`](crate::Kernels::transposed).
-pub fn transposed(w: Weights, q: &[f32], y: &mut [f32], row: &mut [f32]) {
+pub fn transposed(w: Weights, q: &[f32], y: &mut [f32]) {
     for (r, q) in q.iter().enumerate() {
-        w.decode_row(r, row);
-        axpy(*q, row, y);
+        for (c, y) in y.iter_mut().enumerate() {
+            *y = q.mul_add(w.weight(r, c), *y);
+        }
     }
 }
 
@@ -259,6 +233,11 @@ pub fn softmax_block(scores: &mut [f32]) -> (f32, f32) {
 /// The largest of `start` and the values; NaN is passed over, and a zero is +0 whatever its sign.
 pub fn maximum(start: f32, values: &[f32]) -> f32 {
     values.iter().fold(start, |max, x| if *x > max { *x } else { max }) + 0.0
+}
+
+/// The largest element; see [`Kernels::maximum`](crate::Kernels::maximum).
+pub fn largest(x: &[f32], _order: crate::kernels::ReadOrder) -> f32 {
+    maximum(f32::NEG_INFINITY, x)
 }
 
 /// What a block subtracts before exp: its maximum, or 0 if all is -inf (where inf - inf is NaN).

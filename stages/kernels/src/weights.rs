@@ -90,9 +90,9 @@ impl<'a> Weights<'a> {
     /// The floats of the matrix, row after row, if its format is one of plain floats.
     pub fn floats(&self) -> Option<Floats<'a>> {
         match self.format {
-            WeightFormat::F32 => Some(Floats::F32(bytemuck::cast_slice(self.bytes))),
-            WeightFormat::Bf16 => Some(Floats::Bf16(bytemuck::cast_slice(self.bytes))),
-            WeightFormat::F16 => Some(Floats::F16(bytemuck::cast_slice(self.bytes))),
+            WeightFormat::F32 => Some(Floats::F32(cast(self.bytes))),
+            WeightFormat::Bf16 => Some(Floats::Bf16(cast(self.bytes))),
+            WeightFormat::F16 => Some(Floats::F16(cast(self.bytes))),
             WeightFormat::Fp8Block128(_)
             | WeightFormat::Int8Row(_)
             | WeightFormat::Int4Row(_)
@@ -103,45 +103,50 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// A row as f32: floats widened, codes times their scale rounded once.
+    /// A weight as f32: a float widened, or a code times its scale rounded once.
+    ///
+    /// # Panics
+    /// If there is no such row or column.
+    #[inline]
+    pub fn weight(&self, row: usize, column: usize) -> f32 {
+        assert!(row < self.rows && column < self.cols, "row {row}, column {column} of {} x {}", self.rows, self.cols);
+        let index = row * self.cols + column;
+        match self.format {
+            WeightFormat::F32 => cast::<f32>(self.bytes)[index],
+            WeightFormat::Bf16 => bf16_to_f32(cast::<u16>(self.bytes)[index]),
+            WeightFormat::F16 => f16_to_f32(cast::<u16>(self.bytes)[index]),
+            WeightFormat::Fp8Block128(scale) => {
+                let row = &self.bytes[row * self.format.block_bytes(self.cols)..];
+                let code = row[fp8::row_scale_bytes(scale, self.cols) + column];
+                fp8::FP8_VALUES[code as usize] * scale.read(row, column / fp8::BLOCK)
+            }
+            WeightFormat::Int8Row(_) => self.decode::<Int8>(row, column),
+            WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => {
+                self.decode::<Int4>(row, column)
+            }
+            WeightFormat::Int2Row(_) => self.decode::<Int2>(row, column),
+            WeightFormat::Int3Group64(_) => self.decode::<Int3>(row, column),
+            WeightFormat::Mxfp4 => self.decode::<E2m1>(row, column),
+        }
+    }
+
+    #[inline]
+    fn decode<C: BlockCode>(&self, row: usize, column: usize) -> f32 {
+        C::value(self.code::<C>(row, column)) as f32 * self.scale::<C>(row, column)
+    }
+
+    /// A row as f32, each weight as [`Weights::weight`] has it.
     ///
     /// # Panics
     /// If there is no such row, or `out` isn't as long as one.
     pub fn decode_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "decode: output");
-        let one = self.row_floats(row);
-        match self.format {
-            WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => {
-                one.expect("plain floats").widen(out);
-            }
-            WeightFormat::Fp8Block128(scale) => {
-                let bytes = self.format.block_bytes(self.cols);
-                let row = &self.bytes[row * bytes..][..bytes];
-                let codes = &row[fp8::row_scale_bytes(scale, self.cols)..];
-                for (column, out) in out.iter_mut().enumerate() {
-                    let scale = scale.read(row, column / fp8::BLOCK);
-                    *out = fp8::FP8_VALUES[codes[column] as usize] * scale;
-                }
-            }
-            WeightFormat::Int8Row(_) => self.decode_codes::<Int8>(row, out),
-            WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => {
-                self.decode_codes::<Int4>(row, out);
-            }
-            WeightFormat::Int2Row(_) => self.decode_codes::<Int2>(row, out),
-            WeightFormat::Int3Group64(_) => self.decode_codes::<Int3>(row, out),
-            WeightFormat::Mxfp4 => self.decode_codes::<E2m1>(row, out),
-        }
-    }
-
-    fn row_floats(&self, row: usize) -> Option<Floats<'a>> {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        self.floats().map(|floats| floats.slice(row * self.cols..(row + 1) * self.cols))
-    }
-
-    fn decode_codes<C: BlockCode>(&self, row: usize, out: &mut [f32]) {
+        if let Some(floats) = self.floats() {
+            return floats.slice(row * self.cols..(row + 1) * self.cols).widen(out);
+        }
         for (column, out) in out.iter_mut().enumerate() {
-            let code = self.code::<C>(row, column);
-            *out = C::value(code) as f32 * self.scale::<C>(row, column);
+            *out = self.weight(row, column);
         }
     }
 
@@ -168,6 +173,11 @@ impl<'a> Weights<'a> {
         let bytes = self.format.block_bytes(self.cols);
         &self.bytes[row / BLOCK_ROWS * bytes..][..bytes]
     }
+}
+
+/// The bytes as numbers; no bytes need no alignment.
+fn cast<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> &[T] {
+    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
 
 impl<'a> Floats<'a> {

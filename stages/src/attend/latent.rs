@@ -17,11 +17,11 @@ use millstream_kernels::{
 use millstream_topology::arena::LayerArena;
 use std::ops::Range;
 
-/// Scratch: absorbed query, two latents, one decoded row, rope query, one block of scores, and the
-/// latent quantised: codes of one byte, two numbers for each unit of 16 columns at least.
+/// Scratch: absorbed query, two latents, rope query, one block of scores, and the latent
+/// quantised: codes of one byte, two numbers for each unit of 16 columns at least.
 pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
     let quantised = mla.latent_rank.next_multiple_of(64) / 4 + 2 * mla.latent_rank.div_ceil(16);
-    4 * mla.latent_rank + mla.rope_dim + KV_BLOCK_ROWS + quantised
+    3 * mla.latent_rank + mla.rope_dim + KV_BLOCK_ROWS + quantised
 }
 
 /// Fills `buffers.context`, `[rows, heads * value_dim]`, from `buffers.query`.
@@ -94,10 +94,9 @@ impl Task for HeadTask<'_> {
         let (absorbed, rest) = scratch.split_at_mut(mla.latent_rank);
         let (latent, rest) = rest.split_at_mut(mla.latent_rank);
         let (block_latent, rest) = rest.split_at_mut(mla.latent_rank);
-        let (decoded, rest) = rest.split_at_mut(mla.latent_rank);
         let (rope_query, rest) = rest.split_at_mut(mla.rope_dim);
         let (scores, quantised) = rest.split_at_mut(KV_BLOCK_ROWS);
-        self.turn_query(index, head, absorbed, decoded, rope_query);
+        self.turn_query(index, head, absorbed, rope_query);
 
         let query = HeadQuery { absorbed, rope: rope_query };
         let row = &self.wave.rows[index];
@@ -140,20 +139,13 @@ struct HeadQuery<'a> {
 
 impl HeadTask<'_> {
     /// The head's query in latent space, and its rope part turned.
-    fn turn_query(
-        &self,
-        index: usize,
-        head: usize,
-        absorbed: &mut [f32],
-        decoded: &mut [f32],
-        rope_query: &mut [f32],
-    ) {
+    fn turn_query(&self, index: usize, head: usize, absorbed: &mut [f32], rope_query: &mut [f32]) {
         let mla = self.mla;
         let width = mla.nope_dim + mla.rope_dim;
         let query = &self.query[(index * mla.heads + head) * width..][..width];
         absorbed.fill(0.0);
         let keys = self.latent_up.key(self.arena, head);
-        self.kernels.transposed(keys, &query[..mla.nope_dim], absorbed, decoded);
+        self.kernels.transposed(keys, &query[..mla.nope_dim], absorbed);
         let half = mla.rope_dim / 2;
         let angles = index * half..(index + 1) * half;
         let (cos, sin) = (&self.wave.rope.cos[angles.clone()], &self.wave.rope.sin[angles]);

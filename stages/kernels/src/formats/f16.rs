@@ -11,13 +11,16 @@ pub const INFO: FormatInfo = FormatInfo {
     colibri_name: None,
 };
 
-/// Widens an IEEE 754 half; exact, NaN keeps sign and payload.
+/// Widens an IEEE 754 half; exact. NaN keeps sign and payload and becomes quiet, as the CPUs'
+/// conversion has it.
 pub const fn f16_to_f32(half: u16) -> f32 {
     let sign = (half as u32 >> 15) << 31;
     let magnitude = half as u32 & 0x7fff;
-    let bits = if magnitude >= 0x7c00 {
-        // Infinity or NaN: the largest exponent, the mantissa moved up.
-        0x7f80_0000 | (magnitude & 0x3ff) << 13
+    let bits = if magnitude > 0x7c00 {
+        // NaN: the largest exponent, the quiet bit, the mantissa moved up.
+        0x7fc0_0000 | (magnitude & 0x3ff) << 13
+    } else if magnitude == 0x7c00 {
+        0x7f80_0000
     } else if magnitude >= 0x400 {
         (magnitude << 13) + ((127 - 15) << 23)
     } else {

@@ -42,6 +42,9 @@ impl FileMatrix<'_> {
         assert!(rows.end <= self.rows && cols.end <= self.cols, "{format}: rectangle");
         assert!(cols.start.is_multiple_of(format.group()), "{format}: columns cut within a group");
         assert_eq!(out.len(), format.matrix_bytes(rows.len(), cols.len()), "{format}: output");
+        if out.is_empty() {
+            return;
+        }
         match format {
             WeightFormat::F32 => self.float_rows(4, rows, cols, out),
             WeightFormat::Bf16 | WeightFormat::F16 => self.float_rows(2, rows, cols, out),
@@ -57,9 +60,6 @@ impl FileMatrix<'_> {
     }
 
     fn float_rows(&self, bytes: usize, rows: Range<usize>, cols: Range<usize>, out: &mut [u8]) {
-        if cols.is_empty() {
-            return;
-        }
         for (row, out) in rows.zip(out.chunks_exact_mut(cols.len() * bytes)) {
             let first = row * self.cols + cols.start;
             out.copy_from_slice(&self.weights[first * bytes..(first + cols.len()) * bytes]);

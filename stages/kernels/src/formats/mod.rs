@@ -23,11 +23,13 @@ pub mod int8_row;
 pub mod lay_out;
 pub mod mxfp4;
 pub mod name;
+pub mod round;
 pub mod scale;
 
 pub use block::{BLOCK_ROWS, BlockCode, Order};
 pub use lay_out::FileMatrix;
 pub use name::UnknownFormat;
+pub use round::{CannotRound, can_round, round_rows};
 pub use scale::ScaleType;
 
 /// A format of weights: codes, what shares a scale, and the type of scales.

@@ -6,7 +6,8 @@
 
 #![allow(unsafe_code)]
 
-use super::{LANES, Operation, Simd};
+use super::avx2::fp8_as_halves;
+use super::{FP8_HALVES_FACTOR, LANES, Operation, Simd};
 use crate::math::exp_steps::MAGIC;
 use std::arch::x86_64::*;
 
@@ -34,6 +35,7 @@ fn run_here<O: Operation>(cpu: Avx512, operation: O) -> O::Output {
 
 impl Simd for Avx512 {
     type Vector = __m512;
+    type Words = __m512i;
     const WIDE: bool = true;
 
     #[inline(always)]
@@ -64,6 +66,99 @@ impl Simd for Avx512 {
         unsafe {
             let halves = _mm256_loadu_si256(from.as_ptr().cast());
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u16; LANES]) -> __m512 {
+        // SAFETY:
+        // - avx512f exists: `self` comes from `detect`.
+        // - 16 u16 are readable: `from` is a reference to them. No alignment is needed.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_fp8(self, from: &[u8; LANES]) -> __m512 {
+        // SAFETY:
+        // - avx512f and avx2 exist: `self` comes from `detect`.
+        // - 16 bytes are readable: `from` is a reference to them. No alignment is needed.
+        unsafe {
+            let halves = fp8_as_halves(_mm_loadu_si128(from.as_ptr().cast()));
+            _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(FP8_HALVES_FACTOR))
+        }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, from: &[i8; LANES]) -> __m512 {
+        // SAFETY:
+        // - avx512f exists: `self` comes from `detect`.
+        // - 16 bytes are readable: `from` is a reference to them. No alignment is needed.
+        unsafe {
+            let bytes = _mm_loadu_si128(from.as_ptr().cast());
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
+        }
+    }
+
+    #[inline(always)]
+    fn load_words(self, from: &[u32; LANES]) -> __m512i {
+        // SAFETY:
+        // - avx512f exists: `self` comes from `detect`.
+        // - 16 words are readable: `from` is a reference to them. No alignment is needed.
+        unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn words(self, low: u32, high: u32) -> __m512i {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe {
+            let low = _mm512_set1_epi32(low.cast_signed());
+            _mm512_mask_set1_epi32(low, 0xff00, high.cast_signed())
+        }
+    }
+
+    #[inline(always)]
+    fn shift_right(self, words: __m512i, bits: __m512i) -> __m512i {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_srlv_epi32(words, bits) }
+    }
+
+    #[inline(always)]
+    fn shift_left_2(self, words: __m512i) -> __m512i {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_slli_epi32::<2>(words) }
+    }
+
+    #[inline(always)]
+    fn join_2(self, low: __m512i, high: __m512i) -> __m512i {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe {
+            // Bits of the mask, low, high: 0xca is mask ? low : high.
+            _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi32(3), low, high)
+        }
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: __m512, index: __m512i) -> __m512 {
+        // SAFETY: avx512f exists: `self` comes from `detect`.
+        unsafe { _mm512_permutexvar_ps(index, table) }
+    }
+
+    #[inline(always)]
+    fn gather_rows(self, lines: &[[u32; LANES]; 4], to: &mut [[u32; 4]; LANES]) {
+        // SAFETY:
+        // - avx512f exists: `self` comes from `detect`.
+        // - 16 words of each line are readable: `line` is a reference to them. `to` has four times
+        //   64 bytes that are ours to write. No alignment is needed.
+        unsafe {
+            let [a, b, c, d] =
+                [0, 1, 2, 3].map(|line: usize| _mm512_loadu_si512(lines[line].as_ptr().cast()));
+            let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let (cd_low, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+            let to: *mut __m512i = to.as_mut_ptr().cast();
+            _mm512_storeu_si512(to, _mm512_unpacklo_epi64(ab_low, cd_low));
+            _mm512_storeu_si512(to.add(1), _mm512_unpackhi_epi64(ab_low, cd_low));
+            _mm512_storeu_si512(to.add(2), _mm512_unpacklo_epi64(ab_high, cd_high));
+            _mm512_storeu_si512(to.add(3), _mm512_unpackhi_epi64(ab_high, cd_high));
         }
     }
 

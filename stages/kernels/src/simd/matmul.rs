@@ -5,20 +5,19 @@
 //! Weights come from memory once: all tokens pass over a group of weight rows that fits the
 //! second-level cache before the next group is touched.
 
-use super::{Element, Floats, Operation, Simd, Weights, load_padded, prefetch};
+use super::decoded::all_blocks;
+use super::rows::{AHEAD_BYTES, Layout, Rows, SCALE_CHUNKS};
+use super::{Element, Operation, Simd, Weights, load_padded};
 use crate::activations::Activations;
+use crate::formats::{
+    int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
+};
 use crate::scalar::LANES;
+use std::ops::Range;
 
 /// Weight bytes that all tokens pass over before the next are touched: a part of the smallest
 /// second-level cache (512 KiB) of the CPUs in question, with room left for activations.
 const GROUP_BYTES: usize = 256 << 10;
-
-/// How far ahead of its use a weight is asked for, at least. Rows are asked for in address order,
-/// whatever order a tile reads them in: the memory likes one long stream best.
-const AHEAD_BYTES: usize = 8 << 10;
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// Every activation row times every weight row; see [`crate::Kernels::matmul`].
 pub struct Matmul<'a> {
@@ -31,33 +30,44 @@ impl Operation for Matmul<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, cpu: S) {
-        match self.w.floats() {
-            Some(Floats::F32(w)) => all_groups(cpu, w, self.w.cols(), self.x, self.out),
-            Some(Floats::Bf16(w)) => all_groups(cpu, w, self.w.cols(), self.x, self.out),
-            Some(Floats::F16(_)) | None => crate::scalar::matmul(self.w, self.x, self.out),
+        let Matmul { w, x, out } = self;
+        match Layout::of(w) {
+            Layout::F32(rows) => all_groups(cpu, rows, w.rows(), x, out),
+            Layout::Bf16(rows) => all_groups(cpu, rows, w.rows(), x, out),
+            Layout::F16(rows) => all_groups(cpu, rows, w.rows(), x, out),
+            Layout::Fp8(rows) => all_groups(cpu, rows, w.rows(), x, out),
+            Layout::Int8 => all_blocks::<S, Int8>(cpu, w, x, out),
+            Layout::Int4 => all_blocks::<S, Int4>(cpu, w, x, out),
+            Layout::Int3 => all_blocks::<S, Int3>(cpu, w, x, out),
+            Layout::Int2 => all_blocks::<S, Int2>(cpu, w, x, out),
+            Layout::E2m1 => all_blocks::<S, E2m1>(cpu, w, x, out),
         }
     }
 }
 
 /// Group by group, and in each the tokens in tiles as large as the registers allow.
 #[inline(always)]
-fn all_groups<S: Simd, T: Element>(cpu: S, w: &[T], cols: usize, x: Activations, out: &mut [f32]) {
-    let rows = w.len() / cols;
+fn all_groups<S: Simd, T: Element>(
+    cpu: S,
+    w: Rows<T>,
+    rows: usize,
+    x: Activations,
+    out: &mut [f32],
+) {
     // A multiple of four, the most rows that a tile has.
-    let group = (GROUP_BYTES / size_of::<T>() / cols).max(4) & !3;
+    let group = (GROUP_BYTES / size_of::<T>() / w.stride.max(1)).max(4) & !3;
     // Measured from memory (benches/kernels.rs): a token alone reads bf16 rows and short f32 rows
     // fastest one by one, f32 rows of 16 KiB four at a time.
-    let one_by_one = size_of::<T>() < 4 || cols <= 1024;
+    let one_by_one = size_of::<T>() == 2 || size_of::<T>() == 4 && w.cols <= 1024;
     let tokens_max = if S::WIDE { 6 } else { 3 };
     for first_row in (0..rows).step_by(group) {
         let end = rows.min(first_row + group);
         let mut t = 0;
         while t < x.rows.len() {
             let tokens = tokens_max.min(x.rows.len() - t);
-            let w = &w[first_row * cols..];
             let x = Activations { rows: &x.rows[t..t + tokens], ..x };
             let out = &mut out[t * rows..(t + tokens) * rows];
-            let job = Job { w, cols, x, out, rows, first_row, end };
+            let job = Job { w: w.from(first_row), x, out, rows, first_row, end };
             match (S::WIDE, tokens) {
                 (_, 1) if one_by_one => cpu.run(Tiles::<T, 1, 1>(job)),
                 (_, 1) => cpu.run(Tiles::<T, 4, 1>(job)),
@@ -77,8 +87,7 @@ fn all_groups<S: Simd, T: Element>(cpu: S, w: &[T], cols: usize, x: Activations,
 /// Some weight rows times a few tokens.
 struct Job<'a, T> {
     /// The weights from row `first_row` on; those after row `end` are not used yet.
-    w: &'a [T],
-    cols: usize,
+    w: Rows<'a, T>,
     x: Activations<'a>,
     /// The tokens' outputs, `rows` of each.
     out: &'a mut [f32],
@@ -94,26 +103,26 @@ impl<T: Element, const R: usize, const N: usize> Operation for Tiles<'_, T, R, N
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, cpu: S) {
-        let Job { mut w, cols, x, out, rows, first_row, end } = self.0;
+        let Job { mut w, x, out, rows, first_row, end } = self.0;
         let mut tokens: [&[f32]; N] = [&[]; N];
         for (t, token) in tokens.iter_mut().enumerate() {
-            *token = x.token(t, cols);
+            *token = x.token(t, w.cols);
         }
         let mut r = first_row;
         while r + R <= end {
-            let sums = tile::<S, T, R, N>(cpu, w, cols, &tokens);
+            let sums = tile::<S, T, R, N>(cpu, w, &tokens);
             for t in 0..N {
                 out[t * rows + r..][..R].copy_from_slice(&sums[t]);
             }
-            w = &w[R * cols..];
+            w = w.from(R);
             r += R;
         }
         while r < end {
-            let sums = tile::<S, T, 1, N>(cpu, w, cols, &tokens);
+            let sums = tile::<S, T, 1, N>(cpu, w, &tokens);
             for t in 0..N {
                 out[t * rows + r] = sums[t][0];
             }
-            w = &w[cols..];
+            w = w.from(1);
             r += 1;
         }
     }
@@ -123,40 +132,27 @@ impl<T: Element, const R: usize, const N: usize> Operation for Tiles<'_, T, R, N
 #[inline(always)]
 fn tile<S: Simd, T: Element, const R: usize, const N: usize>(
     cpu: S,
-    w: &[T],
-    cols: usize,
+    w: Rows<T>,
     tokens: &[&[f32]; N],
 ) -> [[f32; R]; N] {
-    let count = cols / LANES;
-    let mut w_chunks: [&[[T; LANES]]; R] = [&[]; R];
-    let mut x_chunks: [&[[f32; LANES]]; N] = [&[]; N];
-    for r in 0..R {
-        w_chunks[r] = &w[r * cols..][..cols].as_chunks().0[..count];
-    }
-    for t in 0..N {
-        x_chunks[t] = &tokens[t].as_chunks().0[..count];
-    }
+    let count = w.cols / LANES;
     let mut lanes = [[cpu.splat(0.0); R]; N];
-    // Past these rows, and a cache line for every line that is read here.
-    let ahead = (R * cols).max(AHEAD_BYTES / size_of::<T>());
-    for c in 0..count {
-        let mut weights = [cpu.splat(0.0); R];
-        for r in 0..R {
-            weights[r] = T::load(cpu, &w_chunks[r][c]);
-        }
-        for line in 0..(R * LANES * size_of::<T>()).div_ceil(LINE_BYTES) {
-            prefetch(w, ahead + c * R * LANES + line * (LINE_BYTES / size_of::<T>()));
-        }
-        for t in 0..N {
-            let x = cpu.load(&x_chunks[t][c]);
+    if T::SCALED {
+        for first in (0..count).step_by(SCALE_CHUNKS) {
+            let end = count.min(first + SCALE_CHUNKS);
+            let mut scales = [cpu.splat(0.0); R];
             for r in 0..R {
-                lanes[t][r] = cpu.fma(weights[r], x, lanes[t][r]);
+                scales[r] = w.scale(cpu, r, first);
             }
+            lanes = add_chunks(cpu, w, tokens, first..end, &scales, lanes);
         }
+    } else {
+        let scales = [cpu.splat(1.0); R];
+        lanes = add_chunks(cpu, w, tokens, 0..count, &scales, lanes);
     }
-    if count * LANES < cols {
+    if count * LANES < w.cols {
         for r in 0..R {
-            let weights = load_padded(cpu, &w[r * cols..][count * LANES..cols]);
+            let weights = w.rest(cpu, r, count);
             for t in 0..N {
                 let x = load_padded(cpu, &tokens[t][count * LANES..]);
                 lanes[t][r] = cpu.fma(weights, x, lanes[t][r]);
@@ -170,4 +166,43 @@ fn tile<S: Simd, T: Element, const R: usize, const N: usize>(
         }
     }
     sums
+}
+
+/// Adds the products of some chunks of columns to the lanes.
+#[inline(always)]
+fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
+    cpu: S,
+    w: Rows<T>,
+    tokens: &[&[f32]; N],
+    chunks: Range<usize>,
+    scales: &[S::Vector; R],
+    mut lanes: [[S::Vector; R]; N],
+) -> [[S::Vector; R]; N] {
+    let mut w_chunks: [&[[T; LANES]]; R] = [&[]; R];
+    let mut x_chunks: [&[[f32; LANES]]; N] = [&[]; N];
+    for r in 0..R {
+        w_chunks[r] = &w.weights(r).as_chunks().0[chunks.clone()];
+    }
+    for t in 0..N {
+        x_chunks[t] = &tokens[t].as_chunks().0[chunks.clone()];
+    }
+    // Past these rows, and a cache line for every line that is read here.
+    let ahead = (R * w.stride).max(AHEAD_BYTES / size_of::<T>()) + chunks.start * R * LANES;
+    for c in 0..chunks.len() {
+        let mut weights = [cpu.splat(0.0); R];
+        for r in 0..R {
+            weights[r] = T::load(cpu, &w_chunks[r][c]);
+            if T::SCALED {
+                weights[r] = cpu.mul(weights[r], scales[r]);
+            }
+        }
+        w.ask(ahead + c * R * LANES, R * LANES);
+        for t in 0..N {
+            let x = cpu.load(&x_chunks[t][c]);
+            for r in 0..R {
+                lanes[t][r] = cpu.fma(weights[r], x, lanes[t][r]);
+            }
+        }
+    }
+    lanes
 }

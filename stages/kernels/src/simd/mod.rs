@@ -10,15 +10,26 @@
 
 mod avx2;
 mod avx512;
+mod columns;
+mod decoded;
 pub mod matmul;
 pub mod ops;
+mod read;
+mod rows;
+pub mod transposed;
 
 pub use avx2::Avx2;
 pub use avx512::Avx512;
 
-use crate::weights::{Floats, Weights};
+use crate::formats::ScaleType;
 use crate::scalar::LANES;
+use crate::weights::{Floats, Weights};
+use bytemuck::TransparentWrapper;
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+
+/// What the f16 that an fp8 code's bits are moved to is short of: 2^8, the difference of the
+/// exponents' biases (15 and 7).
+const FP8_HALVES_FACTOR: f32 = 256.0;
 
 /// An operation with its arguments, able to run on any 16 lanes.
 pub trait Operation {
@@ -32,6 +43,8 @@ pub trait Operation {
 pub trait Simd: Copy {
     /// The lanes.
     type Vector: Copy;
+    /// Sixteen 32-bit words, one beside each lane.
+    type Words: Copy;
     /// True if there are 32 registers of 16 lanes, false if there are 8.
     const WIDE: bool;
 
@@ -43,6 +56,27 @@ pub trait Simd: Copy {
     fn load(self, from: &[f32; LANES]) -> Self::Vector;
     /// Lanes from bf16, widened exactly.
     fn load_bf16(self, from: &[u16; LANES]) -> Self::Vector;
+    /// Lanes from f16, widened exactly; NaN becomes quiet.
+    fn load_f16(self, from: &[u16; LANES]) -> Self::Vector;
+    /// Lanes from fp8 E4M3, widened exactly.
+    fn load_fp8(self, from: &[u8; LANES]) -> Self::Vector;
+    /// Lanes from signed bytes.
+    fn load_i8(self, from: &[i8; LANES]) -> Self::Vector;
+    /// Words from memory.
+    fn load_words(self, from: &[u32; LANES]) -> Self::Words;
+    /// The first eight words all `low`, the others all `high`.
+    fn words(self, low: u32, high: u32) -> Self::Words;
+    /// Each word moved towards its low end by so many bits (below 32).
+    fn shift_right(self, words: Self::Words, bits: Self::Words) -> Self::Words;
+    /// Each word moved two bits towards its high end.
+    fn shift_left_2(self, words: Self::Words) -> Self::Words;
+    /// The two lowest bits of each word of `low`, the other bits of `high`.
+    fn join_2(self, low: Self::Words, high: Self::Words) -> Self::Words;
+    /// The lane of `table` that the four lowest bits of each word name.
+    fn lookup(self, table: Self::Vector, index: Self::Words) -> Self::Vector;
+    /// Four lines of 16 dwords to 16 rows of four dwords; row r goes to place
+    /// [`gathered_place`]`(r)`.
+    fn gather_rows(self, lines: &[[u32; LANES]; 4], to: &mut [[u32; 4]; LANES]);
     /// Lanes to memory.
     fn store(self, value: Self::Vector, to: &mut [f32; LANES]);
     /// a + b.
@@ -66,10 +100,24 @@ pub trait Simd: Copy {
     fn scale_by_power(self, value: Self::Vector, shifted: Self::Vector) -> Self::Vector;
 }
 
-/// What lies in memory as a weight.
+/// An f16 in memory; a plain `u16` is a bf16.
+#[derive(Clone, Copy, Default)]
+#[repr(transparent)]
+pub struct F16(u16);
+
+// SAFETY: F16 is `repr(transparent)` over u16, and every u16 is an f16.
+unsafe impl TransparentWrapper<u16> for F16 {}
+
+/// What lies in memory as a float.
 pub trait Element: Copy + Default {
-    /// Loads and widens 16 of them.
+    /// True if weights are multiplied with a scale per 128 columns.
+    const SCALED: bool = false;
+    /// Loads and widens 16 of them, exactly.
     fn load<S: Simd>(cpu: S, from: &[Self; LANES]) -> S::Vector;
+    /// Scale number `index` of a row that starts with its scales.
+    fn scale(_scale: ScaleType, _row: &[Self], _index: usize) -> f32 {
+        1.0
+    }
 }
 
 impl Element for f32 {
@@ -84,6 +132,32 @@ impl Element for u16 {
     fn load<S: Simd>(cpu: S, from: &[u16; LANES]) -> S::Vector {
         cpu.load_bf16(from)
     }
+}
+
+impl Element for F16 {
+    #[inline(always)]
+    fn load<S: Simd>(cpu: S, from: &[F16; LANES]) -> S::Vector {
+        cpu.load_f16(&from.map(|half| half.0))
+    }
+}
+
+/// A byte is an fp8 E4M3 code.
+impl Element for u8 {
+    const SCALED: bool = true;
+    #[inline(always)]
+    fn load<S: Simd>(cpu: S, from: &[u8; LANES]) -> S::Vector {
+        cpu.load_fp8(from)
+    }
+    #[inline(always)]
+    fn scale(scale: ScaleType, row: &[u8], index: usize) -> f32 {
+        scale.read(row, index)
+    }
+}
+
+/// Where [`Simd::gather_rows`] puts a row.
+#[inline(always)]
+const fn gathered_place(row: usize) -> usize {
+    row % 4 * 4 + row / 4
 }
 
 /// Loads a chunk shorter than 16, filled up with zeros.

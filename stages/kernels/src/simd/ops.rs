@@ -4,10 +4,13 @@
 //! what it returns. Callers have checked the lengths.
 
 pub use super::matmul::Matmul;
-use super::{Element, Floats, Operation, Simd, Weights, load_padded, store_first};
+pub use super::read::Maximum;
+pub use super::transposed::Transposed;
+use super::{Element, F16, Floats, Operation, Simd, Weights, load_padded, store_first};
 use crate::activations::{ActivationLayout, Quantised, QuantisedRowMut};
 use crate::math::exp_steps;
 use crate::scalar::{LANES, inverse_root, maximum, softmax_shift};
+use bytemuck::TransparentWrapper;
 
 /// One element of the output from the same element of K inputs and of the output itself.
 trait Map<const K: usize> {
@@ -101,7 +104,7 @@ impl Operation for Dot<'_> {
         cpu.tree_sum(match self.w {
             Floats::F32(w) => dot_lanes(cpu, w, self.x),
             Floats::Bf16(w) => dot_lanes(cpu, w, self.x),
-            Floats::F16(_) => return crate::scalar::dot(self.w, self.x),
+            Floats::F16(w) => dot_lanes(cpu, F16::wrap_slice(w), self.x),
         })
     }
 }
@@ -178,25 +181,6 @@ impl Operation for Quantise<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, _cpu: S) {
         crate::scalar::quantise(self.layout, self.x, self.out);
-    }
-}
-
-/// Columns instead of rows.
-pub struct Transposed<'a> {
-    pub w: Weights<'a>,
-    pub q: &'a [f32],
-    pub y: &'a mut [f32],
-    pub row: &'a mut [f32],
-}
-
-impl Operation for Transposed<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, cpu: S) {
-        for (r, q) in self.q.iter().enumerate() {
-            self.w.decode_row(r, self.row);
-            map(cpu, AxpyMap(*q), [&*self.row], self.y);
-        }
     }
 }
 

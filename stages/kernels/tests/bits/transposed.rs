@@ -20,7 +20,7 @@ fn compare_transposed(
     }
     for kernels in kernels {
         let mut got = y.clone();
-        kernels.transposed(matrix.view(), &q, &mut got, &mut row);
+        kernels.transposed(matrix.view(), &q, &mut got);
         let what = format!("{format} on {}, {rows} x {cols}, {kind:?}", kernels.isa());
         assert_same(&got, &want, &what);
     }
@@ -59,5 +59,5 @@ fn every_number_of_rows() {
 #[should_panic(expected = "transposed: factors")]
 fn factors_of_another_length_are_refused() {
     let matrix = Matrix::random(WeightFormat::F32, 3, 4, Kind::Ordinary, &mut Random(1));
-    scalar().transposed(matrix.view(), &[1.0; 2], &mut [0.0; 4], &mut [0.0; 4]);
+    scalar().transposed(matrix.view(), &[1.0; 2], &mut [0.0; 4]);
 }

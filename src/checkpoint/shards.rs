@@ -1,0 +1,248 @@
+//! Which files a model is in: one, those of an index, or every safetensors file of a directory.
+//!
+//! Hugging Face snapshots are `model.safetensors` or the files that an index names. Containers
+//! have neither: all their safetensors files count, in order of name. Shards may lie in further
+//! directories, which are searched after the model's own; of two files of one name the first is
+//! taken. Directories flow in, paths flow out; nothing is opened here but the index.
+
+use super::directory::read_bounded;
+use super::error::OpenError;
+use super::index::{self, ShardIndex};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The file of a model in one piece.
+const SINGLE_FILE: &str = "model.safetensors";
+/// The index of a model in several pieces.
+const INDEX_FILE: &str = "model.safetensors.index.json";
+/// What files of tensors end in.
+const SUFFIX: &str = ".safetensors";
+/// Most files of a model without an index.
+const LOOSE_SHARDS_MAX: usize = 512;
+/// Most further directories.
+const DIRECTORIES_MAX: usize = 64;
+/// Most gaps that a message lists.
+const GAPS_SHOWN: usize = 8;
+/// Most series of shards that a message lists.
+const SERIES_SHOWN: usize = 8;
+/// Ends of file names that mean a model in another format.
+const FOREIGN_SUFFIXES: &[&str] = &[".bin", ".pt", ".pth", ".pkl", ".ckpt", ".gguf", ".ggml"];
+
+/// The environment's list of further directories, divided as `PATH` is.
+pub const MODEL_DIRS: &str = "MILLSTREAM_MODEL_DIRS";
+
+/// A file of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shard {
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// The files of a model.
+#[derive(Clone, Debug)]
+pub struct Shards {
+    /// In order of name.
+    pub files: Vec<Shard>,
+    /// What the index says of them, if there is one.
+    pub index: Option<ShardIndex>,
+}
+
+/// The further directories that the environment names.
+pub fn model_dirs() -> Vec<PathBuf> {
+    let list = std::env::var_os(MODEL_DIRS).unwrap_or_default();
+    std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()).collect()
+}
+
+impl Shards {
+    /// Finds the files of a model, in its directory and then in further ones.
+    ///
+    /// # Errors
+    /// When there are none, too many, or files of the index are missing.
+    pub fn find(directory: &Path, further: &[PathBuf]) -> Result<Shards, OpenError> {
+        let path = directory.join(SINGLE_FILE);
+        if path.exists() {
+            let files = vec![Shard { name: SINGLE_FILE.to_string(), path }];
+            return Ok(Shards { files, index: None });
+        }
+        if further.len() > DIRECTORIES_MAX {
+            return Err(OpenError::TooManyDirectories { max: DIRECTORIES_MAX });
+        }
+        for path in further {
+            if !path.is_dir() {
+                return Err(OpenError::ModelDirMissing { path: path.clone() });
+            }
+        }
+        let directories: Vec<&Path> =
+            [directory].into_iter().chain(further.iter().map(PathBuf::as_path)).collect();
+        let path = directory.join(INDEX_FILE);
+        if let Some(text) = read_bounded(&path, index::INDEX_BYTES_MAX)? {
+            let index =
+                index::parse_index(&text).map_err(|fault| OpenError::Index { path, fault })?;
+            let files = indexed(&directories, &index)?;
+            return Ok(Shards { files, index: Some(index) });
+        }
+        let files = loose(&directories)?;
+        if files.is_empty() {
+            return Err(nothing_found(directory));
+        }
+        Ok(Shards { files, index: None })
+    }
+}
+
+/// The files that an index names, or the complaint of all that are missing.
+fn indexed(directories: &[&Path], index: &ShardIndex) -> Result<Vec<Shard>, OpenError> {
+    let mut files = Vec::new();
+    let mut missing = Vec::new();
+    for name in &index.shards {
+        let mut places = directories.iter().map(|directory| directory.join(name));
+        match places.find(|path| path.exists()) {
+            Some(path) => files.push(Shard { name: name.clone(), path }),
+            None => missing.push(name.clone()),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(files);
+    }
+    Err(OpenError::ShardsMissing { path: directories[0].to_path_buf(), files: missing })
+}
+
+/// Every safetensors file, in order of name.
+fn loose(directories: &[&Path]) -> Result<Vec<Shard>, OpenError> {
+    let mut files = BTreeMap::new();
+    for directory in directories {
+        let io = |e: std::io::Error| OpenError::Io {
+            path: directory.to_path_buf(),
+            reason: e.to_string(),
+        };
+        for entry in std::fs::read_dir(directory).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(SUFFIX) && !name.starts_with('.') {
+                files.entry(name).or_insert_with(|| entry.path());
+            }
+            if files.len() > LOOSE_SHARDS_MAX {
+                let path = directory.to_path_buf();
+                return Err(OpenError::TooManyShards { path, max: LOOSE_SHARDS_MAX });
+            }
+        }
+    }
+    Ok(files.into_iter().map(|(name, path)| Shard { name, path }).collect())
+}
+
+/// The complaint about a directory without safetensors files.
+fn nothing_found(directory: &Path) -> OpenError {
+    let path = directory.to_path_buf();
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(e) => return OpenError::Io { path, reason: e.to_string() },
+    };
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut foreign: Vec<String> = names.filter(|name| is_foreign(name)).take(4).collect();
+    foreign.sort();
+    if foreign.is_empty() {
+        let file = format!("{SINGLE_FILE}, {INDEX_FILE} or other {SUFFIX} file");
+        return OpenError::FileMissing { path, file };
+    }
+    OpenError::NotSafetensors { path, found: foreign.join(", ") }
+}
+
+/// Whether a file name is that of a model in another format.
+pub fn is_foreign(name: &str) -> bool {
+    FOREIGN_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
+}
+
+/// Which shards there are and which numbers between them are missing, for a message:
+/// `out-00000 to out-00140 (139 shards; missing 00007, 00008)`.
+pub fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut series: BTreeMap<&str, Vec<(u64, usize)>> = BTreeMap::new();
+    let mut others = Vec::new();
+    for name in names {
+        match numbered(name) {
+            Some((prefix, number)) => series.entry(prefix).or_default().push(number),
+            None => others.push(name.to_string()),
+        }
+    }
+    let mut parts: Vec<String> =
+        series.into_iter().map(|(prefix, numbers)| one_series(prefix, &numbers)).collect();
+    parts.append(&mut others);
+    if parts.len() > SERIES_SHOWN {
+        parts.truncate(SERIES_SHOWN);
+        parts.push("...".to_string());
+    }
+    parts.join(", ")
+}
+
+/// The prefix, number and width of a shard's name such as `out-00012.safetensors` or
+/// `model-00012-of-00100.safetensors`.
+fn numbered(name: &str) -> Option<(&str, (u64, usize))> {
+    let stem = name.strip_suffix(SUFFIX)?;
+    let stem = match stem.rsplit_once("-of-") {
+        Some((stem, total)) if total.parse::<u64>().is_ok() => stem,
+        _ => stem,
+    };
+    let prefix = stem.trim_end_matches(|c: char| c.is_ascii_digit());
+    let digits = &stem[prefix.len()..];
+    Some((prefix, (digits.parse().ok()?, digits.len())))
+}
+
+fn one_series(prefix: &str, numbers: &[(u64, usize)]) -> String {
+    let mut numbers = numbers.to_vec();
+    numbers.sort_unstable();
+    numbers.dedup_by_key(|(number, _)| *number);
+    let width = numbers[0].1;
+    let shown = |number: u64| format!("{number:0width$}");
+    let (first, last) = (numbers[0].0, numbers[numbers.len() - 1].0);
+    let mut gaps: Vec<String> = Vec::new();
+    // Numbering starts with 0 or 1; a first shard that is missing is a gap too.
+    let mut expected = first.min(1);
+    for &(number, _) in &numbers {
+        let shown_until = number.min(expected + GAPS_SHOWN as u64 + 1);
+        gaps.extend((expected..shown_until).map(shown));
+        expected = number + 1;
+    }
+    if gaps.len() > GAPS_SHOWN {
+        gaps.truncate(GAPS_SHOWN);
+        gaps.push("...".to_string());
+    }
+    let missing = match gaps.is_empty() {
+        true => String::new(),
+        false => format!("; missing {}", gaps.join(", ")),
+    };
+    match numbers.len() {
+        1 => format!("{prefix}{} (1 shard{missing})", shown(first)),
+        count => {
+            let (first, last) = (shown(first), shown(last));
+            format!("{prefix}{first} to {prefix}{last} ({count} shards{missing})")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(names: &[&str]) -> String {
+        listed(names.iter().copied())
+    }
+
+    #[test]
+    fn gaps_in_the_numbering_are_listed() {
+        let names = ["out-00000", "out-00001", "out-00004"].map(|n| format!("{n}.safetensors"));
+        let text = listed(names.iter().map(String::as_str));
+        assert_eq!(text, "out-00000 to out-00004 (3 shards; missing 00002, 00003)");
+        let text = of(&["out-00002.safetensors", "out-mtp-00000.safetensors"]);
+        assert_eq!(text, "out-00002 (1 shard; missing 00001), out-mtp-00000 (1 shard)");
+        let text = of(&["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"]);
+        assert_eq!(text, "model-00001 to model-00003 (2 shards; missing 00002)");
+    }
+
+    #[test]
+    fn lists_stay_short() {
+        let text = of(&["a-0.safetensors", "a-18446744073709551615.safetensors", "b.safetensors"]);
+        assert!(text.len() < 200 && text.contains("missing 1, 2") && text.contains("..."), "{text}");
+        let names: Vec<String> = (0..500).map(|i| format!("x{i}y.safetensors")).collect();
+        assert!(listed(names.iter().map(String::as_str)).len() < 400);
+    }
+}

@@ -1,0 +1,125 @@
+//! Rows of floats as they lie in memory: plain floats, and fp8 with its scales in front.
+//!
+//! `matmul` and `transposed` walk over [`Rows`] and don't know which floats they are: an
+//! [`Element`] says how 16 of them become f32, and [`Element::SCALED`] whether each run of 128
+//! columns has a scale.
+
+use super::{Element, F16, Simd, load_padded, prefetch};
+use crate::formats::{ScaleType, WeightFormat, fp8};
+use crate::scalar::LANES;
+use crate::weights::{Floats, Weights};
+use bytemuck::TransparentWrapper;
+
+/// Bytes of a cache line.
+pub const LINE_BYTES: usize = 64;
+
+/// How far ahead of its use a weight is asked for, at least. Rows are asked for in address order,
+/// whatever order they are used in: the memory likes one long stream best.
+pub const AHEAD_BYTES: usize = 8 << 10;
+
+/// Chunks of 16 columns that share a scale, where there are scales.
+pub const SCALE_CHUNKS: usize = fp8::BLOCK / LANES;
+
+/// Some rows of a matrix of floats.
+#[derive(Clone, Copy)]
+pub struct Rows<'a, T> {
+    /// From the first row on; may go on behind the last.
+    data: &'a [T],
+    /// Columns of a row.
+    pub cols: usize,
+    /// Elements from a row's start to the next one's.
+    pub stride: usize,
+    /// Elements in front of a row's weights: its scales.
+    head: usize,
+    /// The type of scales; unused where there are none.
+    scale: ScaleType,
+}
+
+/// How the weights of a matrix lie in memory: rows of floats, or blocks of codes.
+pub enum Layout<'a> {
+    F32(Rows<'a, f32>),
+    Bf16(Rows<'a, u16>),
+    F16(Rows<'a, F16>),
+    Fp8(Rows<'a, u8>),
+    Int8,
+    Int4,
+    Int3,
+    Int2,
+    E2m1,
+}
+
+impl<'a> Layout<'a> {
+    /// That of a matrix.
+    #[inline(always)]
+    pub fn of(w: Weights<'a>) -> Layout<'a> {
+        match w.format() {
+            WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => {
+                match w.floats().expect("plain floats") {
+                    Floats::F32(data) => Layout::F32(Rows::plain(data, w.cols())),
+                    Floats::Bf16(data) => Layout::Bf16(Rows::plain(data, w.cols())),
+                    Floats::F16(data) => Layout::F16(Rows::plain(F16::wrap_slice(data), w.cols())),
+                }
+            }
+            WeightFormat::Fp8Block128(scale) => Layout::Fp8(Rows {
+                data: w.bytes(),
+                cols: w.cols(),
+                stride: fp8::row_bytes(scale, w.cols()),
+                head: fp8::row_scale_bytes(scale, w.cols()),
+                scale,
+            }),
+            WeightFormat::Int8Row(_) => Layout::Int8,
+            WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => Layout::Int4,
+            WeightFormat::Int2Row(_) => Layout::Int2,
+            WeightFormat::Int3Group64(_) => Layout::Int3,
+            WeightFormat::Mxfp4 => Layout::E2m1,
+        }
+    }
+}
+
+impl<'a, T: Element> Rows<'a, T> {
+    /// Rows without scales, one after the other.
+    fn plain(data: &'a [T], cols: usize) -> Rows<'a, T> {
+        Rows { data, cols, stride: cols, head: 0, scale: ScaleType::F32 }
+    }
+
+    /// From a later row on.
+    #[inline(always)]
+    pub fn from(self, row: usize) -> Rows<'a, T> {
+        Rows { data: &self.data[row * self.stride..], ..self }
+    }
+
+    /// The weights of a row as they lie there.
+    #[inline(always)]
+    pub fn weights(self, row: usize) -> &'a [T] {
+        &self.data[row * self.stride + self.head..][..self.cols]
+    }
+
+    /// The scale of a row's chunk; nothing that counts where there are none.
+    #[inline(always)]
+    pub fn scale<S: Simd>(self, cpu: S, row: usize, chunk: usize) -> S::Vector {
+        cpu.splat(T::scale(self.scale, &self.data[row * self.stride..], chunk / SCALE_CHUNKS))
+    }
+
+    /// The last weights of a row, those behind `chunk`, filled up with +0.
+    #[inline(always)]
+    pub fn rest<S: Simd>(self, cpu: S, row: usize, chunk: usize) -> S::Vector {
+        let weights = &self.weights(row)[chunk * LANES..];
+        let padded = load_padded(cpu, weights);
+        if !T::SCALED {
+            return padded;
+        }
+        // A scale may turn a zero into another zero or NaN.
+        let mut lanes = [0.0; LANES];
+        cpu.store(cpu.mul(padded, self.scale(cpu, row, chunk)), &mut lanes);
+        lanes[weights.len()..].fill(0.0);
+        cpu.load(&lanes)
+    }
+
+    /// Asks for the cache lines of so many elements, `ahead` elements from the first row's start.
+    #[inline(always)]
+    pub fn ask(self, ahead: usize, elements: usize) {
+        for line in 0..(elements * size_of::<T>()).div_ceil(LINE_BYTES) {
+            prefetch(self.data, ahead + line * (LINE_BYTES / size_of::<T>()));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The vector body of the transposed use: `y[c] = fma(q[r], w[r, c], y[c])`, rows ascending.
+//!
+//! Rows of floats are taken four at a time, so that `y` is loaded and stored once for four rows.
+//! Blocks of codes are taken 64 columns at a time: four registers of `y` walk down the block's 16
+//! rows while weights are decoded into registers. Either way the weights are read once, in
+//! address order but for a window of four rows or one block, and `y` stays in the first-level
+//! cache.
+
+use super::columns::{Block, ColumnCode, Room, TILE_CHUNKS, TILE_COLUMNS};
+use super::rows::{AHEAD_BYTES, Layout, Rows, SCALE_CHUNKS};
+use super::{Element, Operation, Simd, load_padded, store_first};
+use crate::formats::block::BLOCK_ROWS;
+use crate::formats::{
+    int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
+};
+use crate::scalar::LANES;
+use crate::weights::Weights;
+
+/// Columns instead of rows; see [`crate::Kernels::transposed`].
+pub struct Transposed<'a> {
+    pub w: Weights<'a>,
+    pub q: &'a [f32],
+    pub y: &'a mut [f32],
+}
+
+impl Operation for Transposed<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, cpu: S) {
+        let Transposed { w, q, y } = self;
+        match Layout::of(w) {
+            Layout::F32(rows) => all_rows(cpu, rows, q, y),
+            Layout::Bf16(rows) => all_rows(cpu, rows, q, y),
+            Layout::F16(rows) => all_rows(cpu, rows, q, y),
+            Layout::Fp8(rows) => all_rows(cpu, rows, q, y),
+            Layout::Int8 => all_blocks::<S, Int8>(cpu, w, q, y),
+            Layout::Int4 => all_blocks::<S, Int4>(cpu, w, q, y),
+            Layout::Int3 => all_blocks::<S, Int3>(cpu, w, q, y),
+            Layout::Int2 => all_blocks::<S, Int2>(cpu, w, q, y),
+            Layout::E2m1 => all_blocks::<S, E2m1>(cpu, w, q, y),
+        }
+    }
+}
+
+/// Four rows at a time, then those that are left.
+#[inline(always)]
+fn all_rows<S: Simd, T: Element>(cpu: S, mut w: Rows<T>, q: &[f32], y: &mut [f32]) {
+    let (fours, rest) = q.as_chunks::<4>();
+    for q in fours {
+        some_rows(cpu, w, q, y);
+        w = w.from(4);
+    }
+    for q in rest {
+        some_rows(cpu, w, &[*q], y);
+        w = w.from(1);
+    }
+}
+
+/// The first R rows of `w`.
+#[inline(always)]
+fn some_rows<S: Simd, T: Element, const R: usize>(cpu: S, w: Rows<T>, q: &[f32; R], y: &mut [f32]) {
+    let (y, y_rest) = y.as_chunks_mut::<LANES>();
+    let count = y.len();
+    let mut chunks: [&[[T; LANES]]; R] = [&[]; R];
+    let mut factors = [cpu.splat(0.0); R];
+    for r in 0..R {
+        chunks[r] = &w.weights(r).as_chunks().0[..count];
+        factors[r] = cpu.splat(q[r]);
+    }
+    let ahead = (R * w.stride).max(AHEAD_BYTES / size_of::<T>());
+    let mut scales = [cpu.splat(1.0); R];
+    let run = if T::SCALED { SCALE_CHUNKS } else { count.max(1) };
+    for first in (0..count).step_by(run) {
+        if T::SCALED {
+            for r in 0..R {
+                scales[r] = w.scale(cpu, r, first);
+            }
+        }
+        for c in first..count.min(first + run) {
+            w.ask(ahead + c * R * LANES, R * LANES);
+            let mut sum = cpu.load(&y[c]);
+            for r in 0..R {
+                let mut weights = T::load(cpu, &chunks[r][c]);
+                if T::SCALED {
+                    weights = cpu.mul(weights, scales[r]);
+                }
+                sum = cpu.fma(factors[r], weights, sum);
+            }
+            cpu.store(sum, &mut y[c]);
+        }
+    }
+    if !y_rest.is_empty() {
+        let mut sum = load_padded(cpu, y_rest);
+        for r in 0..R {
+            sum = cpu.fma(factors[r], w.rest(cpu, r, count), sum);
+        }
+        store_first(cpu, sum, y_rest);
+    }
+}
+
+/// Block by block, and in each 64 columns at a time.
+#[inline(always)]
+fn all_blocks<S: Simd, C: ColumnCode>(cpu: S, w: Weights, q: &[f32], y: &mut [f32]) {
+    let mut room = Room::new();
+    for (index, q) in q.chunks(BLOCK_ROWS).enumerate() {
+        let block = Block::of(w, index);
+        for (tile, y) in y.chunks_mut(TILE_COLUMNS).enumerate() {
+            let first = tile * TILE_COLUMNS;
+            block.ask::<C>(first);
+            let tile = block.tile::<S, C>(cpu, first, &mut room);
+            let mut sums = [cpu.splat(0.0); TILE_CHUNKS];
+            for (sum, y) in sums.iter_mut().zip(y.chunks(LANES)) {
+                *sum = load_padded(cpu, y);
+            }
+            for (r, q) in q.iter().enumerate() {
+                let factor = cpu.splat(*q);
+                for (chunk, sum) in sums.iter_mut().enumerate() {
+                    *sum = cpu.fma(factor, tile.chunk::<S, C>(cpu, r, chunk), *sum);
+                }
+            }
+            for (sum, y) in sums.into_iter().zip(y.chunks_mut(LANES)) {
+                store_first(cpu, sum, y);
+            }
+        }
+    }
+}
