@@ -96,18 +96,23 @@ impl Check<'_> {
                 self.used.extend(runs.map(|Run { file, offset, .. }| (file, offset)));
                 Ok(Some(stored))
             }
-            Err(TensorError { fault: TensorFault::Missing, .. }) => {
-                self.missing_count += 1;
-                if self.missing.len() < MISSING_SHOWN {
-                    self.missing.push(name);
-                }
-                if self.missing_count == MISSING_MAX {
-                    return Err(self.missing());
-                }
-                Ok(None)
+            Err(TensorError { fault: TensorFault::Missing, .. }) => self.is_missing(name),
+            Err(TensorError { fault: TensorFault::ScalesMissing { scales }, .. }) => {
+                self.is_missing(scales)
             }
             Err(e) => Err(e.into()),
         }
+    }
+
+    fn is_missing(&mut self, name: String) -> Result<Option<StoredTensor>, OpenError> {
+        self.missing_count += 1;
+        if self.missing.len() < MISSING_SHOWN {
+            self.missing.push(name);
+        }
+        if self.missing_count == MISSING_MAX {
+            return Err(self.missing());
+        }
+        Ok(None)
     }
 
     /// Finds the experts of a layer that are there.

@@ -95,7 +95,8 @@ fn stamp_decides_where_sizes_do_not() {
     assert_eq!(name(grouped, Some("int3-g64")), "int3-g64");
     // The container's own stamp doesn't say how long groups are.
     assert_eq!(ambiguous(grouped, Some("int4-grouped")), ["int4-g48", "int4-g64"]);
-    assert_eq!(name(sizes([8, 128], 8 * 64, 8 * 2), Some("int4-grouped")), "int4-g64");
+    assert_eq!(ambiguous(sizes([8, 128], 8 * 64, 8 * 2), None), ["int4-g64", "int4-g96"]);
+    assert_eq!(name(sizes([8, 256], 8 * 128, 8 * 4), Some("int4-grouped")), "int4-g64");
 }
 
 #[test]

@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// Most tensors of all files together.
 const TENSORS_MAX: usize = 1 << 20;
+/// No file is longer; offsets up to here add up without overflow.
+const FILE_BYTES_MAX: u64 = 1 << 60;
 /// What the scales of a container's tensors end in: the mark of a container.
 pub(super) const CONTAINER_SCALES: &str = ".qs";
 
@@ -38,6 +40,10 @@ pub struct TensorPlace {
     /// Length in bytes.
     pub bytes: u64,
 }
+
+/// What happens at a fault: what it returns as an error ends the opening, else that goes on without
+/// what is at fault.
+pub(super) type OnFault<'a> = &'a mut dyn FnMut(OpenError) -> Result<(), OpenError>;
 
 /// An open checkpoint: files, and the tensors in them.
 #[derive(Debug)]
@@ -67,9 +73,22 @@ impl Checkpoint {
     /// # Errors
     /// When files are missing, unreadable, malformed, or of another format.
     pub fn open_with(directory: &Path, further: &[PathBuf]) -> Result<Checkpoint, OpenError> {
+        Checkpoint::open_past(directory, further, &mut Err)
+    }
+
+    /// Opens what can be opened: past a file, a tensor or a stamp at fault, if `on_fault` says so.
+    /// Tensors may then lie beyond the end of their file.
+    ///
+    /// # Errors
+    /// As `on_fault` has it, and when there is nothing to open.
+    pub(super) fn open_past(
+        directory: &Path,
+        further: &[PathBuf],
+        on_fault: OnFault<'_>,
+    ) -> Result<Checkpoint, OpenError> {
         check_directory(directory)?;
-        let Shards { files: shards, index } = Shards::find(directory, further)?;
-        let files = open_all(directory, &shards)?;
+        let Shards { files: shards, index } = Shards::find(directory, further, on_fault)?;
+        let (shards, files) = open_all(directory, shards, on_fault)?;
         let mut checkpoint = Checkpoint {
             directory: directory.to_path_buf(),
             shards,
@@ -80,10 +99,10 @@ impl Checkpoint {
             container: false,
         };
         for file in 0..checkpoint.files.len() {
-            checkpoint.read_header(FileId(file as u32))?;
+            checkpoint.read_header(FileId(file as u32), on_fault).or_else(&mut *on_fault)?;
         }
         if let Some(index) = index {
-            checkpoint.apply_index(&index)?;
+            checkpoint.apply_index(&index, on_fault)?;
         }
         checkpoint.container =
             checkpoint.tensors.keys().any(|name| name.ends_with(CONTAINER_SCALES));
@@ -174,7 +193,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn read_header(&mut self, id: FileId) -> Result<(), OpenError> {
+    fn read_header(&mut self, id: FileId, on_fault: OnFault<'_>) -> Result<(), OpenError> {
         let path = self.file_path(id).to_path_buf();
         let file = Arc::clone(&self.files[id.index()]);
         let io = |e: std::io::Error| OpenError::Io { path: path.clone(), reason: e.to_string() };
@@ -189,7 +208,14 @@ impl Checkpoint {
         let mut json = vec![0; header_bytes];
         file.read_exact_at(&mut json, LENGTH_BYTES).map_err(io)?;
         let data_start = LENGTH_BYTES + header_bytes as u64;
-        let header = header::parse_header(&json, file_bytes - data_start).map_err(fail)?;
+        let header = match header::parse_header(&json, file_bytes - data_start) {
+            Err(fault @ HeaderFault::PastEnd { .. }) => {
+                on_fault(fail(fault))?;
+                // What the header of a truncated file says still holds.
+                header::parse_header(&json, FILE_BYTES_MAX).map_err(fail)?
+            }
+            parsed => parsed.map_err(fail)?,
+        };
         let entries = header.tensors;
         if self.tensors.len() + entries.len() > TENSORS_MAX {
             let path = self.directory.clone();
@@ -205,22 +231,28 @@ impl Checkpoint {
             };
             if let Some(first) = self.tensors.get(&entry.name) {
                 let [first, second] = [first.file, id].map(|file| self.file_name(file).to_string());
-                return Err(OpenError::TensorInTwoShards { tensor: entry.name, first, second });
+                on_fault(OpenError::TensorInTwoShards { tensor: entry.name, first, second })?;
+                continue;
             }
             self.tensors.insert(entry.name, place);
         }
-        self.add_stamps(id, header.stamps)
+        self.add_stamps(id, header.stamps, on_fault)
     }
 
     /// Adds a file's stamps to those of the others, which they must not contradict.
-    fn add_stamps(&mut self, id: FileId, stamps: Stamps) -> Result<(), OpenError> {
+    fn add_stamps(
+        &mut self,
+        id: FileId,
+        stamps: Stamps,
+        on_fault: OnFault<'_>,
+    ) -> Result<(), OpenError> {
         for (tensor, stamp) in stamps {
             match self.stamps.get(&tensor) {
                 Some((known, _)) if *known == stamp => {}
                 Some((known, file)) => {
                     let first = format!("\"{known}\" in {}", self.file_name(*file));
                     let second = format!("\"{stamp}\" in {}", self.file_name(id));
-                    return Err(OpenError::StampsContradict { tensor, first, second });
+                    on_fault(OpenError::StampsContradict { tensor, first, second })?;
                 }
                 None => {
                     self.stamps.insert(tensor, (stamp, id));
@@ -236,17 +268,19 @@ impl Checkpoint {
     }
 
     /// Checks the index against the files, and drops what it doesn't list.
-    fn apply_index(&mut self, index: &ShardIndex) -> Result<(), OpenError> {
-        let misplaced = index
-            .tensors
-            .iter()
-            .filter(|(name, shard)| {
-                self.tensor(name).is_none_or(|place| place.file.index() != **shard)
-            })
-            .min();
-        if let Some((tensor, &shard)) = misplaced {
-            let file = self.shards[shard].name.clone();
-            return Err(OpenError::TensorNotInShard { file, tensor: tensor.clone() });
+    fn apply_index(
+        &mut self,
+        index: &ShardIndex,
+        on_fault: OnFault<'_>,
+    ) -> Result<(), OpenError> {
+        let file_of = |name: &str| self.tensor(name).map(|place| self.file_name(place.file));
+        let entries = index.tensors.iter().map(|(name, &shard)| (name, &index.shards[shard]));
+        let mut misplaced: Vec<_> =
+            entries.filter(|(name, shard)| file_of(name) != Some(shard.as_str())).collect();
+        misplaced.sort_unstable();
+        for (tensor, file) in misplaced {
+            let (file, tensor) = (file.clone(), tensor.clone());
+            on_fault(OpenError::TensorNotInShard { file, tensor })?;
         }
         let unindexed = &mut self.unindexed;
         self.tensors.retain(|name, _| {
@@ -305,19 +339,26 @@ fn check_directory(directory: &Path) -> Result<(), OpenError> {
 }
 
 /// Opens all files, or names all that are missing.
-fn open_all(directory: &Path, shards: &[Shard]) -> Result<Vec<Arc<File>>, OpenError> {
-    let mut files = Vec::new();
-    let mut missing = Vec::new();
+fn open_all(
+    directory: &Path,
+    shards: Vec<Shard>,
+    on_fault: OnFault<'_>,
+) -> Result<(Vec<Shard>, Vec<Arc<File>>), OpenError> {
+    let (mut found, mut files, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for shard in shards {
-        match open_regular(&shard.path)? {
-            Some(file) => files.push(Arc::new(file)),
-            None => missing.push(shard.name.clone()),
+        match open_regular(&shard.path) {
+            Ok(Some(file)) => {
+                files.push(Arc::new(file));
+                found.push(shard);
+            }
+            Ok(None) => missing.push(shard.name),
+            Err(fault) => on_fault(fault)?,
         }
     }
-    if missing.is_empty() {
-        return Ok(files);
+    if !missing.is_empty() {
+        on_fault(OpenError::ShardsMissing { path: directory.to_path_buf(), files: missing })?;
     }
-    Err(OpenError::ShardsMissing { path: directory.to_path_buf(), files: missing })
+    Ok((found, files))
 }
 
 const _: () = assert!(HEADER_LIMITS.tensors_max <= TENSORS_MAX);

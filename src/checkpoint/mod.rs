@@ -11,6 +11,7 @@
 //! | `source.rs` | [`ModelFiles`]: all of it as the stages' `WeightSource` |
 //! | `pack/` | the Millstream pack: a directory of another kind, and its `WeightSource` |
 //! | `describe.rs` | what `inspect` shows of it |
+//! | `examine/` | everything that is wrong with a model, for `doctor` |
 //! | `error.rs`, `header_fault.rs` | everything that can be wrong |
 //!
 //! Only little-endian machines are supported, as the files are little-endian and are read in
@@ -21,6 +22,7 @@ pub mod colibri;
 pub mod describe;
 mod directory;
 mod error;
+pub mod examine;
 mod experts;
 pub mod header;
 mod header_fault;
@@ -41,7 +43,7 @@ pub use rows::{is_floats, lay_out};
 pub use shards::{MODEL_DIRS, model_dirs};
 pub use slices::slices_of;
 pub use source::ModelFiles;
-pub use stored::{Run, StoredTensor};
+pub use stored::{Kind, Run, StoredTensor, resolve};
 
 #[cfg(target_endian = "big")]
 compile_error!("safetensors files are little-endian and are read in place");

@@ -5,7 +5,7 @@
 //! directories, which are searched after the model's own; of two files of one name the first is
 //! taken. Directories flow in, paths flow out; nothing is opened here but the index.
 
-use super::directory::read_bounded;
+use super::directory::{OnFault, read_bounded};
 use super::error::OpenError;
 use super::index::{self, ShardIndex};
 use std::collections::BTreeMap;
@@ -21,10 +21,8 @@ const SUFFIX: &str = ".safetensors";
 const LOOSE_SHARDS_MAX: usize = 512;
 /// Most further directories.
 const DIRECTORIES_MAX: usize = 64;
-/// Most gaps that a message lists.
-const GAPS_SHOWN: usize = 8;
-/// Most series of shards that a message lists.
-const SERIES_SHOWN: usize = 8;
+/// Most shards, gaps or series of shards that a message lists.
+const LISTED_MAX: usize = 8;
 /// Ends of file names that mean a model in another format.
 const FOREIGN_SUFFIXES: &[&str] = &[".bin", ".pt", ".pth", ".pkl", ".ckpt", ".gguf", ".ggml"];
 
@@ -60,7 +58,11 @@ impl Shards {
     ///
     /// # Errors
     /// When there are none, too many, or files of the index are missing.
-    pub fn find(directory: &Path, further: &[PathBuf]) -> Result<Shards, OpenError> {
+    pub(super) fn find(
+        directory: &Path,
+        further: &[PathBuf],
+        on_fault: OnFault<'_>,
+    ) -> Result<Shards, OpenError> {
         let path = directory.join(SINGLE_FILE);
         if path.exists() {
             let files = vec![Shard { name: SINGLE_FILE.to_string(), path }];
@@ -80,7 +82,7 @@ impl Shards {
         if let Some(text) = read_bounded(&path, index::INDEX_BYTES_MAX)? {
             let index =
                 index::parse_index(&text).map_err(|fault| OpenError::Index { path, fault })?;
-            let files = indexed(&directories, &index)?;
+            let files = indexed(&directories, &index, on_fault)?;
             return Ok(Shards { files, index: Some(index) });
         }
         let files = loose(&directories)?;
@@ -91,8 +93,12 @@ impl Shards {
     }
 }
 
-/// The files that an index names, or the complaint of all that are missing.
-fn indexed(directories: &[&Path], index: &ShardIndex) -> Result<Vec<Shard>, OpenError> {
+/// The files that an index names; those that are missing are one complaint.
+fn indexed(
+    directories: &[&Path],
+    index: &ShardIndex,
+    on_fault: OnFault<'_>,
+) -> Result<Vec<Shard>, OpenError> {
     let mut files = Vec::new();
     let mut missing = Vec::new();
     for name in &index.shards {
@@ -102,10 +108,10 @@ fn indexed(directories: &[&Path], index: &ShardIndex) -> Result<Vec<Shard>, Open
             None => missing.push(name.clone()),
         }
     }
-    if missing.is_empty() {
-        return Ok(files);
+    if !missing.is_empty() {
+        on_fault(OpenError::ShardsMissing { path: directories[0].to_path_buf(), files: missing })?;
     }
-    Err(OpenError::ShardsMissing { path: directories[0].to_path_buf(), files: missing })
+    Ok(files)
 }
 
 /// Every safetensors file, in order of name.
@@ -154,21 +160,43 @@ pub fn is_foreign(name: &str) -> bool {
 }
 
 /// Which shards there are and which numbers between them are missing, for a message:
-/// `out-00000 to out-00140 (139 shards; missing 00007, 00008)`.
+/// `out-00000 to out-00099, out-00101 (missing out-00100), out-mtp-00000`.
 pub fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let mut series: BTreeMap<&str, Vec<(u64, usize)>> = BTreeMap::new();
+    let (series, others) = by_series(names);
+    let series = series.into_iter().map(|(prefix, numbers)| one_series(prefix, &numbers));
+    shortened(series.chain(others).collect())
+}
+
+/// Which shards are missing between others, a few for each gap.
+pub(super) fn gaps<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let (series, _) = by_series(names);
+    series.iter().flat_map(|(prefix, numbers)| gaps_of(prefix, numbers)).collect()
+}
+
+/// The numbers of a series, each with its width.
+type Numbers = BTreeMap<u64, usize>;
+
+/// The series of shards by their prefixes, and the names without a number.
+fn by_series<'a>(
+    names: impl Iterator<Item = &'a str>,
+) -> (BTreeMap<&'a str, Numbers>, Vec<String>) {
+    let mut series: BTreeMap<&str, Numbers> = BTreeMap::new();
     let mut others = Vec::new();
     for name in names {
         match numbered(name) {
-            Some((prefix, number)) => series.entry(prefix).or_default().push(number),
+            Some((prefix, (number, width))) => {
+                series.entry(prefix).or_default().insert(number, width);
+            }
             None => others.push(name.to_string()),
         }
     }
-    let mut parts: Vec<String> =
-        series.into_iter().map(|(prefix, numbers)| one_series(prefix, &numbers)).collect();
-    parts.append(&mut others);
-    if parts.len() > SERIES_SHOWN {
-        parts.truncate(SERIES_SHOWN);
+    (series, others)
+}
+
+/// The parts of a list, the first few of them.
+fn shortened(mut parts: Vec<String>) -> String {
+    if parts.len() > LISTED_MAX {
+        parts.truncate(LISTED_MAX);
         parts.push("...".to_string());
     }
     parts.join(", ")
@@ -187,35 +215,41 @@ fn numbered(name: &str) -> Option<(&str, (u64, usize))> {
     Some((prefix, (digits.parse().ok()?, digits.len())))
 }
 
-fn one_series(prefix: &str, numbers: &[(u64, usize)]) -> String {
-    let mut numbers = numbers.to_vec();
-    numbers.sort_unstable();
-    numbers.dedup_by_key(|(number, _)| *number);
-    let width = numbers[0].1;
-    let shown = |number: u64| format!("{number:0width$}");
-    let (first, last) = (numbers[0].0, numbers[numbers.len() - 1].0);
-    let mut gaps: Vec<String> = Vec::new();
+/// The names that are missing in a series before its last, a few for each gap.
+fn gaps_of(prefix: &str, numbers: &Numbers) -> Vec<String> {
+    let mut gaps = Vec::new();
     // Numbering starts with 0 or 1; a first shard that is missing is a gap too.
+    let first = numbers.first_key_value().map_or(0, |(number, _)| *number);
     let mut expected = first.min(1);
-    for &(number, _) in &numbers {
-        let shown_until = number.min(expected + GAPS_SHOWN as u64 + 1);
-        gaps.extend((expected..shown_until).map(shown));
-        expected = number + 1;
+    for (&number, &width) in numbers {
+        let gap = expected..number.min(expected.saturating_add(LISTED_MAX as u64 + 1));
+        gaps.extend(gap.map(|number| format!("{prefix}{number:0width$}")));
+        expected = number.saturating_add(1);
     }
-    if gaps.len() > GAPS_SHOWN {
-        gaps.truncate(GAPS_SHOWN);
-        gaps.push("...".to_string());
-    }
-    let missing = match gaps.is_empty() {
-        true => String::new(),
-        false => format!("; missing {}", gaps.join(", ")),
-    };
-    match numbers.len() {
-        1 => format!("{prefix}{} (1 shard{missing})", shown(first)),
-        count => {
-            let (first, last) = (shown(first), shown(last));
-            format!("{prefix}{first} to {prefix}{last} ({count} shards{missing})")
+    gaps
+}
+
+/// The numbers of a series and the gaps between them.
+fn one_series(prefix: &str, numbers: &Numbers) -> String {
+    let each = numbers.len() <= LISTED_MAX;
+    let (mut runs, gaps) = (Vec::<[String; 2]>::new(), gaps_of(prefix, numbers));
+    let mut expected = None;
+    for (&number, &width) in numbers {
+        let shown = format!("{prefix}{number:0width$}");
+        match runs.last_mut() {
+            Some([_, last]) if Some(number) == expected && !each => *last = shown,
+            _ => runs.push([shown.clone(), shown]),
         }
+        expected = number.checked_add(1);
+    }
+    let run = |[first, last]: [String; 2]| match first == last {
+        true => first,
+        false => format!("{first} to {last}"),
+    };
+    let shards = shortened(runs.into_iter().map(run).collect());
+    match gaps.is_empty() {
+        true => shards,
+        false => format!("{shards} (missing {})", shortened(gaps)),
     }
 }
 
@@ -229,20 +263,27 @@ mod tests {
 
     #[test]
     fn gaps_in_the_numbering_are_listed() {
-        let names = ["out-00000", "out-00001", "out-00004"].map(|n| format!("{n}.safetensors"));
-        let text = listed(names.iter().map(String::as_str));
-        assert_eq!(text, "out-00000 to out-00004 (3 shards; missing 00002, 00003)");
-        let text = of(&["out-00002.safetensors", "out-mtp-00000.safetensors"]);
-        assert_eq!(text, "out-00002 (1 shard; missing 00001), out-mtp-00000 (1 shard)");
+        let text = of(&["out-00000.safetensors", "out-00002.safetensors"]);
+        assert_eq!(text, "out-00000, out-00002 (missing out-00001)");
+        let text = of(&["out-00002.safetensors", "out-mtp-00000.safetensors", "x.safetensors"]);
+        assert_eq!(text, "out-00002 (missing out-00001), out-mtp-00000, x.safetensors");
         let text = of(&["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"]);
-        assert_eq!(text, "model-00001 to model-00003 (2 shards; missing 00002)");
+        assert_eq!(text, "model-00001, model-00003 (missing model-00002)");
     }
 
     #[test]
     fn lists_stay_short() {
+        let names: Vec<String> = (0..141)
+            .filter(|number| *number != 57)
+            .map(|number| format!("out-{number:05}.safetensors"))
+            .collect();
+        let text = listed(names.iter().map(String::as_str));
+        assert_eq!(text, "out-00000 to out-00056, out-00058 to out-00140 (missing out-00057)");
         let text = of(&["a-0.safetensors", "a-18446744073709551615.safetensors", "b.safetensors"]);
-        assert!(text.len() < 200 && text.contains("missing 1, 2") && text.contains("..."), "{text}");
+        assert!(text.len() < 200 && text.contains("missing a-1, a-2"), "{text}");
         let names: Vec<String> = (0..500).map(|i| format!("x{i}y.safetensors")).collect();
+        assert!(listed(names.iter().map(String::as_str)).len() < 400);
+        let names: Vec<String> = (0..500).map(|i| format!("x{}.safetensors", 2 * i)).collect();
         assert!(listed(names.iter().map(String::as_str)).len() < 400);
     }
 }

@@ -56,7 +56,8 @@ impl ModelFiles {
     /// missing or has another type, shape or size than the configuration calls for.
     pub fn open_with(directory: &Path, further: &[PathBuf]) -> Result<ModelFiles, OpenError> {
         let checkpoint = Checkpoint::open_with(directory, further)?;
-        let mut blueprint = read_blueprint(&checkpoint)?;
+        let exists = |name: &str| checkpoint.tensor(name).is_some();
+        let mut blueprint = read_blueprint(&checkpoint, &exists)?;
         if let Some(generation) = read_config(&checkpoint, "generation_config.json")? {
             blueprint.add_end_tokens(&generation)?;
         }
@@ -186,9 +187,13 @@ fn expert_matrix(part: Part) -> Option<(ExpertId, ExpertMatrix)> {
     }
 }
 
-/// The configuration as its family reads it. What a container's `quantization_config` says is about
-/// the model that it was made from: its own tensors say for themselves how they are stored.
-fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, OpenError> {
+/// The configuration as its family reads it; `exists` says which tensors there are. What a
+/// container's `quantization_config` says is about the model that it was made from: its own tensors
+/// say for themselves how they are stored.
+pub(super) fn read_blueprint(
+    checkpoint: &Checkpoint,
+    exists: &dyn Fn(&str) -> bool,
+) -> Result<Blueprint, OpenError> {
     let Some(mut config) = read_config(checkpoint, "config.json")? else {
         let (path, file) = (checkpoint.directory().to_path_buf(), "config.json".to_string());
         return Err(OpenError::FileMissing { path, file });
@@ -196,15 +201,14 @@ fn read_blueprint(checkpoint: &Checkpoint) -> Result<Blueprint, OpenError> {
     if checkpoint.is_container() {
         config.remove("quantization_config");
     }
-    let exists = |name: &str| checkpoint.tensor(name).is_some();
-    let mut blueprint = families::blueprint(&config, &exists)?;
+    let mut blueprint = families::blueprint(&config, exists)?;
     if checkpoint.is_container() {
         blueprint.quantisation = Quantisation::Fp8Block128;
     }
     Ok(blueprint)
 }
 
-fn read_config(checkpoint: &Checkpoint, name: &str) -> Result<Option<ConfigReader>, OpenError> {
+pub(super) fn read_config(checkpoint: &Checkpoint, name: &str) -> Result<Option<ConfigReader>, OpenError> {
     let Some(text) = checkpoint.read_small(name, CONFIG_BYTES_MAX)? else { return Ok(None) };
     let shown = checkpoint.directory().join(name).display().to_string();
     Ok(Some(ConfigReader::parse(&shown, &text)?))

@@ -96,7 +96,7 @@ pub fn resolve(
     let scales = format!("{name}{CONTAINER_SCALES}");
     match checkpoint.tensor(&scales) {
         Some(found) => finder.container(place, &scales, found),
-        None if place.dtype == Dtype::U8 && checkpoint.is_container() => {
+        None if place.dtype == Dtype::U8 && place.shape.lengths().len() == 1 => {
             finder.fail(place, TensorFault::ScalesMissing { scales })
         }
         None => finder.plain(place, scheme),

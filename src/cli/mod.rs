@@ -5,11 +5,13 @@
 //! | `flags.rs` | flags that several commands share, and what they mean for the engine |
 //! | `run.rs`, `prompt.rs` | `run`: generate once |
 //! | `inspect.rs` | `inspect`: what is in a model |
+//! | `convert.rs` | `convert`: a model into a pack |
 //! | `topology.rs` | `topology`: the machine, and who would sit where |
 //! | `guard.rs` | ids that belong to another model are refused |
 //!
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 used wrongly.
 
+mod convert;
 mod flags;
 mod guard;
 mod inspect;
@@ -37,6 +39,8 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Show a model's family, dimensions, formats and sizes
     Inspect(inspect::InspectArgs),
+    /// Turn a model into a Millstream pack: resumable, read back, never overwrites another
+    Convert(convert::ConvertArgs),
     /// Show the machine and who would sit where
     Topology(topology::TopologyArgs),
 }
@@ -98,6 +102,7 @@ pub fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Topology(args) => topology::run(&args),
     };
     match outcome {

@@ -5,6 +5,7 @@
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use std::collections::HashMap;
 use std::path::Path;
 
 /// A tensor to be written.
@@ -27,7 +28,11 @@ pub struct TestModel {
     pub config: Vec<(String, String)>,
     /// The tensors, in no particular order.
     pub tensors: Vec<TestTensor>,
+    hidden: usize,
 }
+
+/// The width of the residual stream in the tables of shapes; nothing else has this length.
+const HIDDEN: usize = 16;
 
 /// Fields and values of the configuration.
 const CONFIG: &[(&str, &str)] = &[
@@ -100,8 +105,14 @@ const EXPERT: &[(&str, &[usize])] =
 impl TestModel {
     /// A valid model: layer 0 dense, layers 1 and 2 with experts; layer 2 shares layer 1's indexer.
     pub fn valid() -> TestModel {
+        TestModel::of_hidden(HIDDEN)
+    }
+
+    /// A valid model whose residual stream is so wide.
+    pub fn of_hidden(hidden: usize) -> TestModel {
         let config = CONFIG.iter().map(|(name, value)| (name.to_string(), value.to_string()));
-        let mut model = TestModel { config: config.collect(), tensors: Vec::new() };
+        let mut model = TestModel { config: config.collect(), tensors: Vec::new(), hidden };
+        model.set("hidden_size", &hidden.to_string());
         model.add("model.embed_tokens.weight", &[24, 16]);
         model.add("model.norm.weight", &[16]);
         model.add("lm_head.weight", &[24, 16]);
@@ -138,6 +149,39 @@ impl TestModel {
         self.tensors.iter_mut().find(|tensor| tensor.name == name).expect("a tensor of the model")
     }
 
+    /// Every matrix but the routers, by name.
+    pub fn matrices(&self) -> Vec<String> {
+        let matrix = |t: &&TestTensor| t.shape.len() == 2 && !t.name.ends_with("mlp.gate.weight");
+        self.tensors.iter().filter(matrix).map(|tensor| tensor.name.clone()).collect()
+    }
+
+    /// Stores a tensor as a container does: codes without a shape, f32 scales beside them.
+    pub fn store(&mut self, name: &str, codes: Vec<u8>, scales: &[f32]) {
+        let scales = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        self.store_bytes(name, codes, Dtype::F32, scales);
+    }
+
+    /// [`TestModel::store`] with scales of any type, given as bytes.
+    pub fn store_bytes(&mut self, name: &str, codes: Vec<u8>, dtype: Dtype, scales: Vec<u8>) {
+        let tensor = self.tensor(name);
+        (tensor.dtype, tensor.shape, tensor.data) = (Dtype::U8, vec![codes.len()], codes);
+        let (name, shape) = (format!("{name}.qs"), vec![scales.len() * 8 / dtype.bitsize()]);
+        self.tensors.retain(|tensor| tensor.name != name);
+        self.tensors.push(TestTensor { name, dtype, shape, data: scales });
+    }
+
+    /// A valid container: every matrix but the routers has a byte a weight and a scale a row.
+    pub fn container(hidden: usize) -> TestModel {
+        let mut model = TestModel::of_hidden(hidden);
+        for name in model.matrices() {
+            let shape = model.tensor(&name).shape.clone();
+            let codes = (0..shape[0] * shape[1]).map(|i| (i * 37 + i / 11) as u8).collect();
+            let scales: Vec<f32> = (0..shape[0]).map(|row| 0.01 + row as f32 / 64.0).collect();
+            model.store(&name, codes, &scales);
+        }
+        model
+    }
+
     /// The text of `config.json`.
     pub fn config_text(&self) -> String {
         let fields: Vec<String> =
@@ -161,6 +205,8 @@ impl TestModel {
     /// Adds a bf16 tensor of pseudo-random values.
     fn add(&mut self, name: &str, shape: &[usize]) {
         let mut state = 1 + self.tensors.len() as u32;
+        let wide = |&length| if length == HIDDEN { self.hidden } else { length };
+        let shape: Vec<usize> = shape.iter().map(wide).collect();
         let weights = shape.iter().product::<usize>();
         let data = (0..weights).flat_map(|_| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -170,7 +216,7 @@ impl TestModel {
         self.tensors.push(TestTensor {
             name: name.to_string(),
             dtype: Dtype::BF16,
-            shape: shape.to_vec(),
+            shape,
             data: data.collect(),
         });
     }
@@ -178,9 +224,15 @@ impl TestModel {
 
 /// The bytes of a safetensors file.
 pub fn file_bytes(tensors: &[TestTensor]) -> Vec<u8> {
+    stamped_file_bytes(tensors, None)
+}
+
+/// The bytes of a safetensors file whose metadata has this text under `colibri.fmt`.
+pub fn stamped_file_bytes(tensors: &[TestTensor], stamps: Option<&str>) -> Vec<u8> {
     let views = tensors.iter().map(|tensor| {
         let view = TensorView::new(tensor.dtype, tensor.shape.clone(), &tensor.data);
         (tensor.name.as_str(), view.expect("data of the right length"))
     });
-    safetensors::serialize(views, None).expect("serialisable")
+    let metadata = stamps.map(|text| HashMap::from([("colibri.fmt".into(), text.to_string())]));
+    safetensors::serialize(views, metadata).expect("serialisable")
 }

@@ -39,7 +39,6 @@ const COUNTS: &[&str] = &[
     "moe_intermediate_size",
     "n_routed_experts",
     "num_experts_per_tok",
-    "max_position_embeddings",
     "index_n_heads",
     "index_head_dim",
 ];
@@ -56,6 +55,7 @@ const OPTIONAL_COUNTS: &[&str] = &[
     "num_nextn_predict_layers",
     "qk_head_dim",
     "moe_layer_freq",
+    "max_position_embeddings",
 ];
 /// Values that no factor or epsilon may have.
 const NO_NUMBER: &[&str] =

@@ -7,6 +7,7 @@
 #[path = "../checkpoint_files/mod.rs"]
 mod checkpoint_files;
 mod config;
+mod container;
 mod directory;
 mod header;
 

@@ -60,7 +60,7 @@ fn wide() -> (TempDir, Source) {
         ("num_nextn_predict_layers", 0),
         ("n_routed_experts", 6),
         ("num_experts_per_tok", 2),
-        ("index_topk", 16),
+        ("index_topk", 9),
         ("vocab_size", 160),
         ("eos_token_id", 159),
         ("pad_token_id", 159),
@@ -122,18 +122,18 @@ fn run(open: &dyn Fn() -> ModelFiles) -> Vec<u32> {
     let options = Options {
         threads: Some(2),
         experts_per_layer: Some(3),
-        prefill_chunk: 8,
+        prefill_chunk: 5,
         logits_rows_max: 64,
         context: Some(64),
         ..Options::default()
     };
     let engine = Engine::start(Model::of(open()), &options).expect("the engine starts");
-    let prompt: Vec<u32> = (0..20).map(|i| (i * i * 7 + i * 13 + 5) % 150).collect();
-    let request = Request { keep_logits: true, ..Request::greedy(prompt.clone(), 4) };
+    let prompt: Vec<u32> = (0..12).map(|i| (i * i * 7 + i * 13 + 5) % 150).collect();
+    let request = Request { keep_logits: true, ..Request::greedy(prompt.clone(), 3) };
     let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(())).expect("it runs");
-    assert_eq!(answer.answer_ids.len(), 4, "tokens come");
+    assert_eq!(answer.answer_ids.len(), 3, "tokens come");
     let mut tokens = prompt;
-    tokens.extend(&answer.answer_ids[..3]);
+    tokens.extend(&answer.answer_ids[..2]);
     let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
     let found = bits(&answer.logits.expect("kept"));
     let steps = pass.run(&tokens).expect("it runs");
@@ -301,7 +301,8 @@ fn tensors_of_every_format_are_read_as_the_decoder_reads_them() {
     for (name, formats) in rests {
         let source = tiny(name);
         for format in formats {
-            check(&everywhere(format), &source);
+            // Where sizes don't tell, as at 56 columns in groups of 32 or 48, stamps do.
+            check(&Recipe { stamp: Some("int4-g32"), ..everywhere(format) }, &source);
         }
     }
 }
@@ -351,8 +352,8 @@ fn shards_and_sidecars_change_no_byte() {
     assert!(run(&open) == expected, "a sidecar directory");
 
     let said = refusal(directory.path());
-    for shard in [0, 1, 2, 3, 4] {
-        assert!(said.contains(&format!("out-{shard:05}")), "shard {shard} in: {said}");
+    for shard in ["out-00000", "out-00002", "out-00004", "missing out-00001, out-00003"] {
+        assert!(said.contains(shard), "{shard} in: {said}");
     }
     let inspect = |variable: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
@@ -369,8 +370,9 @@ fn stamps_decide_only_where_sizes_do_not() {
     let grouped =
         |columns| Recipe { dense: Format::Int4Grouped(columns), ..Recipe::of(Format::Int8Row) };
     let stamped = |name, recipe| Recipe { stamp: Some(name), ..recipe };
-    let sizes_do = run_written(&grouped(32), &source);
-    assert!(run_written(&stamped("int4-grouped", grouped(32)), &source) == sizes_do);
+    let clear = tiny("glm-dsa-grp-tied-f32");
+    let sizes_do = run_written(&grouped(32), &clear);
+    assert!(run_written(&stamped("int4-grouped", grouped(32)), &clear) == sizes_do);
 
     // 96 columns are two groups of 48, or 64 and 32.
     let (directory, _) = written(&grouped(64), &source);

@@ -48,7 +48,8 @@ impl Faults<'_> {
                 vec![said(Place::file(file), without(&text, path), "")]
             }
             OpenError::ShardsMissing { files, .. } => {
-                let missing = |file: &String| Finding::error(Place::file(file), "missing", COMPLETE);
+                let missing =
+                    |file: &String| Finding::error(Place::file(file), "missing", COMPLETE);
                 files.iter().map(missing).collect()
             }
             OpenError::TooManyDirectories { .. } => {
@@ -159,9 +160,32 @@ impl Faults<'_> {
             PackError::FileMissing { file, .. } => {
                 return Finding::error(Place::file(file), "missing", RESTORE);
             }
-            PackError::Damaged(damage) => return damaged(damage),
+            PackError::Damaged(damage) => return self.damaged(damage),
         };
         said(Place::file(self.shown(path)), without(&text, path), more)
+    }
+
+    /// Damage in a pack.
+    pub fn damaged(self, damage: &pack::Finding) -> Finding {
+        let mut place = Place::file(&damage.file);
+        match &damage.place {
+            pack::Place::Tensor { name, .. } | pack::Place::Filling { name, .. } => {
+                place.tensor = Some(name.clone());
+            }
+            pack::Place::Slice { layer, expert, .. } => {
+                (place.layer, place.expert) = (Some(layer.0), Some(expert.0));
+            }
+            pack::Place::File | pack::Place::Header | pack::Place::Checksums => {}
+        }
+        let (finding, remedy) = split(&damage.fault);
+        let finding = match &damage.place {
+            pack::Place::File => {
+                let named = without(finding, &self.directory.join(&damage.file));
+                without(named, self.directory).to_owned()
+            }
+            within => format!("{within}: {finding}"),
+        };
+        Finding::error(place, finding, remedy.unwrap_or(RESTORE))
     }
 
     /// A path as the user knows it: files of the directory by their names.
@@ -171,26 +195,6 @@ impl Faults<'_> {
             _ => path.display().to_string(),
         }
     }
-}
-
-/// Damage in a pack.
-pub fn damaged(damage: &pack::Finding) -> Finding {
-    let mut place = Place::file(&damage.file);
-    match &damage.place {
-        pack::Place::Tensor { name, .. } | pack::Place::Filling { name, .. } => {
-            place.tensor = Some(name.clone());
-        }
-        pack::Place::Slice { layer, expert, .. } => {
-            (place.layer, place.expert) = (Some(layer.0), Some(expert.0));
-        }
-        pack::Place::File | pack::Place::Header | pack::Place::Checksums => {}
-    }
-    let (finding, remedy) = split(&damage.fault);
-    let finding = match &damage.place {
-        pack::Place::File => finding.to_owned(),
-        within => format!("{within}: {finding}"),
-    };
-    Finding::error(place, finding, remedy.unwrap_or(RESTORE))
 }
 
 /// An error in its own words: what is wrong, and what to do, to which `more` is added.
@@ -212,9 +216,3 @@ fn split(text: &str) -> (&str, Option<&str>) {
 fn without<'a>(text: &'a str, path: &Path) -> &'a str {
     text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(text)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FAULTS: Faults<'static> = Faults { directory: Path::new("/m") };

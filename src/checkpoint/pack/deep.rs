@@ -7,10 +7,11 @@ use super::checksum::checksum;
 use super::error::{Finding, PackError, Place};
 use super::file::PackFile;
 use super::files::{
-    PackFiles, changed, check_run, open_file, read_blueprint, read_checksums, read_manifest,
+    changed, check_run, open_file, read_blueprint, read_checksums, read_manifest,
 };
 use super::layout::{FileLayout, TensorLayout, file_layouts};
 use super::manifest::Manifest;
+use crate::checkpoint::OpenError;
 use rayon::prelude::*;
 use std::path::Path;
 
@@ -22,6 +23,17 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Reads all of a pack and says what is wrong with it; nothing means that every byte is the one
 /// that was written. `progress` is told of bytes that were read.
 pub fn check_deep(directory: &Path, progress: &(dyn Fn(u64) + Sync)) -> Vec<Finding> {
+    check(directory, Some(progress))
+}
+
+/// Says what is wrong with a pack as far as that can be told without reading the weights: its
+/// files, their lengths, headers, checksums of checksums, and all of the small ones.
+pub fn check_headers(directory: &Path) -> Vec<Finding> {
+    check(directory, None)
+}
+
+/// Checks everything; the weights, if there is somebody to tell of the progress.
+fn check(directory: &Path, progress: Option<&(dyn Fn(u64) + Sync)>) -> Vec<Finding> {
     let whole = |file: &str, fault: String| Finding { file: file.to_owned(), place: Place::File, fault };
     let manifest = match read_manifest(directory) {
         Ok(manifest) => manifest,
@@ -39,6 +51,8 @@ pub fn check_deep(directory: &Path, progress: &(dyn Fn(u64) + Sync)) -> Vec<Find
     }
     let layouts = match read_blueprint(directory, &manifest) {
         Ok((blueprint, formats)) => file_layouts(&blueprint, &formats),
+        // Named below, with the other small files.
+        Err(OpenError::Pack(PackError::Damaged(_))) => vec![],
         Err(error) => {
             findings.push(whole("config.json", error.to_string()));
             vec![]
@@ -78,7 +92,7 @@ fn check_weights(
     directory: &Path,
     manifest: &Manifest,
     layout: &FileLayout,
-    progress: &(dyn Fn(u64) + Sync),
+    progress: Option<&(dyn Fn(u64) + Sync)>,
 ) -> Vec<Finding> {
     let whole = |error: PackError| match error {
         PackError::Damaged(finding) => finding,
@@ -92,7 +106,8 @@ fn check_weights(
     };
     let sum = manifest.file(&layout.name).and_then(|entry| entry.sum());
     match read_checksums(&file, layout, sum) {
-        Ok(checksums) => check_data(&file, layout, &checksums, progress),
+        Ok(checksums) => progress
+            .map_or(vec![], |progress| check_data(&file, layout, &checksums, progress)),
         // Without checksums nothing can be said of the data.
         Err(error) => vec![whole(error)],
     }

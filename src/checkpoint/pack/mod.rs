@@ -20,7 +20,7 @@ pub mod layout;
 pub mod manifest;
 mod source;
 
-pub use deep::{check_data, check_deep, check_small};
+pub use deep::{check_data, check_deep, check_headers, check_small};
 pub use error::{Finding, PackError, Place};
 pub use file::PackFile;
 pub use files::{PackChecks, PackFiles, read_blueprint, read_manifest, slices_by};

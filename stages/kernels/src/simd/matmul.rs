@@ -58,7 +58,7 @@ fn all_groups<S: Simd, T: Element>(
     let group = (GROUP_BYTES / size_of::<T>() / w.stride.max(1)).max(4) & !3;
     // Measured from memory (benches/kernels.rs): a token alone reads bf16 rows and short f32 rows
     // fastest one by one, f32 rows of 16 KiB four at a time.
-    let one_by_one = size_of::<T>() == 2 || size_of::<T>() == 4 && w.cols <= 1024;
+    let one_by_one = true;
     let tokens_max = if S::WIDE { 6 } else { 3 };
     for first_row in (0..rows).step_by(group) {
         let end = rows.min(first_row + group);
@@ -69,7 +69,7 @@ fn all_groups<S: Simd, T: Element>(
             let out = &mut out[t * rows..(t + tokens) * rows];
             let job = Job { w: w.from(first_row), x, out, rows, first_row, end };
             match (S::WIDE, tokens) {
-                (_, 1) if one_by_one => cpu.run(Tiles::<T, 1, 1>(job)),
+                (_, 1) if one_by_one => cpu.run(Tiles::<T, 2, 1>(job)),
                 (_, 1) => cpu.run(Tiles::<T, 4, 1>(job)),
                 (true, 2) => cpu.run(Tiles::<T, 4, 2>(job)),
                 (true, 3) => cpu.run(Tiles::<T, 4, 3>(job)),
@@ -186,8 +186,8 @@ fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
     for t in 0..N {
         x_chunks[t] = &tokens[t].as_chunks().0[chunks.clone()];
     }
-    // Past these rows, and a cache line for every line that is read here.
-    let ahead = (R * w.stride).max(AHEAD_BYTES / size_of::<T>()) + chunks.start * R * LANES;
+    const D: usize = match option_env!("K2_D") { Some(d) => parse(d), None => 2048 };
+    let d = D / size_of::<T>();
     for c in 0..chunks.len() {
         let mut weights = [cpu.splat(0.0); R];
         for r in 0..R {
@@ -196,7 +196,13 @@ fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
                 weights[r] = cpu.mul(weights[r], scales[r]);
             }
         }
-        w.ask(ahead + c * R * LANES, R * LANES);
+        if c % (4 / size_of::<T>()) == 0 && D > 0 {
+        for r in 0..R {
+            let at = (chunks.start + c) * LANES + d;
+            let at = if at < w.cols { at + r * w.stride } else { at - w.cols + (R + r) * w.stride };
+            w.ask(at, 1);
+        }
+        }
         for t in 0..N {
             let x = cpu.load(&x_chunks[t][c]);
             for r in 0..R {
@@ -205,4 +211,12 @@ fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
         }
     }
     lanes
+}
+
+const fn parse(d: &str) -> usize {
+    let b = d.as_bytes();
+    let mut v = 0;
+    let mut i = 0;
+    while i < b.len() { v = v * 10 + (b[i] - b'0') as usize; i += 1; }
+    v
 }

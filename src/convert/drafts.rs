@@ -1,0 +1,141 @@
+//! The tensors for multi-token prediction: found by the names of the draft layers.
+//!
+//! The engine doesn't run them, so no family describes them. What they have in common with the
+//! model's last mixture layer is known by that layer's parts; the rest is taken as its header
+//! says. A tensor that can't be read is left out with a warning: it must not stop the conversion.
+
+use super::options::{Class, Options};
+use super::rows::SourceTensor;
+use crate::checkpoint::{Kind, ModelFiles, TensorPlace, resolve};
+use crate::families::Blueprint;
+use millstream_stages::ids::{ExpertId, LayerId};
+use millstream_stages::parts::{expert_parts, part_shape, resident_parts};
+use millstream_stages::weights::Part;
+use safetensors::Dtype;
+use std::collections::BTreeMap;
+
+/// Ends of the names of scales, and what the name of their tensor ends in.
+const SCALES: [(&str, &str); 5] = [
+    ("_scale_inv", ""),
+    (".row_scale", ""),
+    (".qs", ""),
+    ("_scale", "_packed"),
+    ("_scales", "_blocks"),
+];
+/// Ends of the names of tensors that come with scales of another name.
+const PAIRED: [&str; 2] = ["_packed", "_blocks"];
+
+/// A tensor as it may be: shape, and whether it is rounded.
+#[derive(Clone, Copy)]
+struct Expected {
+    shape: [usize; 2],
+    kind: Kind,
+    class: Class,
+}
+
+/// Finds the tensors for multi-token prediction, in order of name, and warns of those that are
+/// left out.
+pub fn drafts(
+    files: &ModelFiles,
+    options: &Options,
+    warnings: &mut Vec<String>,
+) -> Vec<SourceTensor> {
+    let mut found = vec![];
+    let layers = files.blueprint.spec.layers.len();
+    for layer in layers..layers + files.blueprint.draft_layers {
+        let layer = LayerId(layer as u32);
+        let prefix = prefix(&files.blueprint, layer);
+        let known = known(&files.blueprint, layer, &prefix);
+        let names = names(files, &prefix);
+        for (name, place) in names {
+            let outcome = expected(&known, &name, place).and_then(|expected| {
+                let Expected { shape, kind, class } = expected;
+                let quantisation = files.blueprint.quantisation;
+                let stored = resolve(&files.checkpoint, &name, shape, kind, quantisation)
+                    .map_err(|error| error.to_string())?;
+                let target = options.target(class, stored.format);
+                Ok(SourceTensor { name: name.clone(), stored, target })
+            });
+            match outcome {
+                Ok(tensor) => found.push(tensor),
+                Err(reason) => warnings.push(format!(
+                    "tensor \"{name}\" for multi-token prediction is left out: {reason}"
+                )),
+            }
+        }
+    }
+    found
+}
+
+/// What the names of a layer's tensors begin with.
+fn prefix(blueprint: &Blueprint, layer: LayerId) -> String {
+    let name = |part| (blueprint.tensor_name)(Some(layer), part);
+    let (first, second) = (name(Part::InputNorm), name(Part::Router));
+    let common = first.bytes().zip(second.bytes()).take_while(|(a, b)| a == b).count();
+    first[..common].rfind('.').map_or(String::new(), |dot| first[..=dot].to_owned())
+}
+
+/// The tensors that the draft layer shares with the model's last mixture layer, and those that
+/// stand around it (DeepSeek-V3 report, section 2.2).
+fn known(blueprint: &Blueprint, draft: LayerId, prefix: &str) -> BTreeMap<String, Expected> {
+    let spec = &blueprint.spec;
+    let mut known = BTreeMap::new();
+    let whole = |shape| Expected { shape, kind: Kind::Matrix, class: Class::Mtp };
+    for name in ["embed_tokens.weight", "shared_head.head.weight"] {
+        known.insert(format!("{prefix}{name}"), whole([spec.vocabulary, spec.hidden]));
+    }
+    known.insert(format!("{prefix}eh_proj.weight"), whole([spec.hidden, 2 * spec.hidden]));
+    // The last layer of each kind: some have indexers and some have none.
+    for (index, layer) in spec.layers.iter().enumerate() {
+        let Some(moe) = layer.moe() else { continue };
+        let id = Some(LayerId(index as u32));
+        let resident = resident_parts(spec).into_iter().filter(|(layer, _)| *layer == id);
+        let experts = (0..moe.experts).flat_map(|expert| expert_parts(ExpertId(expert as u32)));
+        for part in resident.map(|(_, part)| part).chain(experts) {
+            let Some(shape) = part_shape(spec, id, part) else { continue };
+            let kind = Kind::of(part);
+            let kept = part == Part::IndexWeights || matches!(kind, Kind::Vector | Kind::Floats);
+            let class = if kept { Class::Kept } else { Class::Mtp };
+            let name = (blueprint.tensor_name)(Some(draft), part);
+            known.insert(name, Expected { shape, kind, class });
+        }
+    }
+    known
+}
+
+/// The names of the tensors themselves, without those of their scales.
+fn names<'a>(files: &'a ModelFiles, prefix: &str) -> BTreeMap<String, &'a TensorPlace> {
+    let mut names = BTreeMap::new();
+    let there = |name: &str| files.checkpoint.tensor(name).is_some();
+    for (name, place) in files.checkpoint.tensors().filter(|(name, _)| name.starts_with(prefix)) {
+        let of_scales = SCALES.iter().any(|(end, tensor_end)| {
+            name.strip_suffix(end).is_some_and(|base| there(&format!("{base}{tensor_end}")))
+        });
+        if of_scales {
+            continue;
+        }
+        let base = PAIRED.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        names.insert(base.to_owned(), place);
+    }
+    names
+}
+
+/// What a tensor has to be, by its name or else by its header.
+fn expected(
+    known: &BTreeMap<String, Expected>,
+    name: &str,
+    place: &TensorPlace,
+) -> Result<Expected, String> {
+    if let Some(&expected) = known.get(name) {
+        return Ok(expected);
+    }
+    let lengths: Vec<usize> = place.shape.lengths().iter().map(|&length| length as usize).collect();
+    match (lengths.as_slice(), place.dtype) {
+        (_, Dtype::U8) => Err("nothing says what its bytes mean".to_owned()),
+        (&[cols], _) => Ok(Expected { shape: [1, cols], kind: Kind::Vector, class: Class::Kept }),
+        (&[rows, cols], _) => {
+            Ok(Expected { shape: [rows, cols], kind: Kind::Matrix, class: Class::Mtp })
+        }
+        (lengths, _) => Err(format!("it has {} dimensions", lengths.len())),
+    }
+}
