@@ -6,11 +6,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use millstream::checkpoint::header::parse_file;
+use millstream::checkpoint::stamps::STAMPS_MAX;
 
 fuzz_target!(|file: &[u8]| {
-    let Ok(tensors) = parse_file(file) else { return };
+    let Ok(header) = parse_file(file) else { return };
+    assert!(header.stamps.len() <= STAMPS_MAX);
     let mut end = 0;
-    for tensor in &tensors {
+    for tensor in &header.tensors {
         let tensor_end = tensor.begin + tensor.bytes;
         assert!(tensor_end <= file.len() as u64, "inside the file");
         assert!(tensor.bytes == 0 || tensor.begin >= end, "no overlap");

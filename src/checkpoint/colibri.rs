@@ -71,7 +71,10 @@ pub enum ColibriFault {
         format: String,
     },
     /// A stamp that is no format's name.
-    #[error("its stamp \"{stamp}\" in __metadata__ is no known format; known are {}", known_stamps())]
+    #[error(
+        "its stamp \"{stamp}\" in __metadata__ is no known format; known are {}",
+        known_stamps()
+    )]
     StampUnknown {
         /// The stamp.
         stamp: String,
@@ -184,9 +187,7 @@ fn candidates(sizes: Sizes) -> Vec<Candidate> {
         }
     };
     all.push(Candidate::Known(WeightFormat::Fp8Block128(scale)));
-    all.retain(|candidate| {
-        candidate.bytes(sizes) == Some([sizes.weight_bytes, sizes.scale_bytes])
-    });
+    all.retain(|candidate| candidate.bytes(sizes) == Some([sizes.weight_bytes, sizes.scale_bytes]));
     all
 }
 
@@ -227,7 +228,8 @@ impl Candidate {
             // A group as long as a row or longer.
             let whole = |group| group >= cols;
             let longest = GROUPS[GROUPS.len() - 1];
-            if (stamp == "int4-grouped" && whole(longest)) || grouped_stamp(stamp).is_some_and(whole)
+            if (stamp == "int4-grouped" && whole(longest))
+                || grouped_stamp(stamp).is_some_and(whole)
             {
                 return true;
             }

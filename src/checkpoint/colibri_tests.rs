@@ -69,7 +69,10 @@ fn one_byte_more_or_less_is_no_format() {
 
 #[test]
 fn groups_that_end_at_other_columns_are_refused_by_name() {
-    assert_eq!(ambiguous(sizes([8, 96], 8 * 48, 8 * 2), None), ["int3-g64", "int4-g48", "int4-g64"]);
+    assert_eq!(
+        ambiguous(sizes([8, 96], 8 * 48, 8 * 2), None),
+        ["int3-g64", "int4-g48", "int4-g64"]
+    );
     assert_eq!(ambiguous(sizes([8, 192], 8 * 96, 8 * 2), None), ["int4-g96", "int4-g128"]);
     assert_eq!(ambiguous(sizes([8, 100], 8 * 50, 8 * 2), None), ["int4-g64", "int4-g96"]);
     let message = fault(sizes([8, 96], 8 * 48, 8 * 2), None);

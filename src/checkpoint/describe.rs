@@ -128,7 +128,7 @@ pub fn describe(model: &ModelFiles) -> Description {
         .collect();
     Description {
         family: model.blueprint.family.clone(),
-        dimensions: dimensions(model),
+        dimensions: dimensions(&model.blueprint.spec),
         files: model.checkpoint.files().len(),
         formats: totals.formats.into_values().collect(),
         weights: totals.weights,
@@ -219,8 +219,8 @@ pub fn resident_bytes(spec: &ModelSpec, source: &dyn WeightSource) -> u64 {
     resident_parts(spec).into_iter().map(bytes).sum()
 }
 
-fn dimensions(model: &ModelFiles) -> Dimensions {
-    let spec = &model.blueprint.spec;
+/// A model's sizes.
+pub(super) fn dimensions(spec: &ModelSpec) -> Dimensions {
     let mut found = Dimensions {
         layers: spec.layers.len(),
         hidden: spec.hidden,

@@ -268,11 +268,7 @@ impl Checkpoint {
     }
 
     /// Checks the index against the files, and drops what it doesn't list.
-    fn apply_index(
-        &mut self,
-        index: &ShardIndex,
-        on_fault: OnFault<'_>,
-    ) -> Result<(), OpenError> {
+    fn apply_index(&mut self, index: &ShardIndex, on_fault: OnFault<'_>) -> Result<(), OpenError> {
         let file_of = |name: &str| self.tensor(name).map(|place| self.file_name(place.file));
         let entries = index.tensors.iter().map(|(name, &shard)| (name, &index.shards[shard]));
         let mut misplaced: Vec<_> =

@@ -7,6 +7,7 @@
 //! | `directory.rs` | opens the files, knows where each tensor lies |
 //! | `stored.rs`, `colibri.rs` | one tensor as stored: format, weights, scales |
 //! | `rows.rs`, `experts.rs` | from stored rows and experts to the kernels' layout |
+//! | `drafts.rs` | the tensors for multi-token prediction, which no family describes |
 //! | `check.rs`, `slices.rs` | every tensor at open; the S that their formats allow |
 //! | `source.rs` | [`ModelFiles`]: all of it as the stages' `WeightSource` |
 //! | `pack/` | the Millstream pack: a directory of another kind, and its `WeightSource` |
@@ -21,6 +22,7 @@ mod check;
 pub mod colibri;
 pub mod describe;
 mod directory;
+pub mod drafts;
 mod error;
 pub mod examine;
 mod experts;

@@ -15,7 +15,7 @@ use millstream_kernels::{FileMatrix, WeightFormat};
 use millstream_stages::weights::Rectangle;
 use rayon::prelude::*;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most bytes of weights that are read before they are laid out.
 const CHUNK_BYTES: usize = 64 << 20;
@@ -34,8 +34,17 @@ pub struct RowBuffers {
 }
 
 /// Keeps the rows that were read last for a slice.
-#[derive(Debug, Default)]
-pub struct KeptRows(Mutex<RowBuffers>);
+#[derive(Debug)]
+pub struct KeptRows {
+    buffers: Mutex<RowBuffers>,
+    chunk_bytes: usize,
+}
+
+impl Default for KeptRows {
+    fn default() -> KeptRows {
+        KeptRows { buffers: Mutex::default(), chunk_bytes: CHUNK_BYTES }
+    }
+}
 
 /// Reads rows of a tensor, in the file layout, into the two buffers.
 ///
@@ -119,9 +128,9 @@ impl KeptRows {
         }
         let mut buffers = match whole_rows {
             true => RowBuffers::default(),
-            false => std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)),
+            false => std::mem::take(&mut *self.lock()),
         };
-        let step = rows_of_chunk(stored);
+        let step = rows_of_chunk(stored, self.chunk_bytes);
         let chunk_bytes = target.matrix_bytes(step, cols.len());
         for (first, out) in rows.clone().step_by(step).zip(out.chunks_mut(chunk_bytes)) {
             let end = rows.end.min(first + step);
@@ -131,15 +140,19 @@ impl KeptRows {
             lay_out_by_threads(&matrix, target, first - from..end - from, &cols, out);
         }
         if !whole_rows {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = buffers;
+            *self.lock() = buffers;
         }
         Ok(())
     }
+
+    fn lock(&self) -> MutexGuard<'_, RowBuffers> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-fn rows_of_chunk(stored: &StoredTensor) -> usize {
+fn rows_of_chunk(stored: &StoredTensor, chunk_bytes: usize) -> usize {
     let align = CHUNK_ROWS.max(stored.row_step());
-    let rows = CHUNK_BYTES / stored.format.file_bytes(1, stored.cols).max(1);
+    let rows = chunk_bytes / stored.format.file_bytes(1, stored.cols).max(1);
     (rows - rows % align).max(align)
 }
 
@@ -206,6 +219,115 @@ fn float(matrix: &FileMatrix<'_>, index: usize) -> f32 {
         _ => {
             let at = 4 * index;
             f32::from_bits(u32::from(half(at)) | u32::from(half(at + 2)) << 16)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use safetensors::tensor::{Dtype, TensorView};
+
+    const ROWS: usize = 300;
+    const COLS: usize = 512;
+
+    /// A tensor of pseudo-random bytes in a file.
+    struct Written {
+        _directory: tempfile::TempDir,
+        checkpoint: Checkpoint,
+        stored: StoredTensor,
+        weights: Vec<u8>,
+        scales: Vec<u8>,
+    }
+
+    fn written(format: WeightFormat) -> Written {
+        let bytes = |count: usize| (0..count).map(|i| (i * 37 + i / 251) as u8).collect();
+        let scale_bytes = format.scale_type().map_or(0, |scale| scale.bytes());
+        let weights: Vec<u8> = bytes(format.file_bytes(ROWS, COLS));
+        let scales: Vec<u8> = bytes(format.file_scales(ROWS, COLS) * scale_bytes);
+        let directory = tempfile::tempdir().expect("a directory");
+        let tensors = [("w", &weights), ("w.qs", &scales)].map(|(name, data)| {
+            (name, TensorView::new(Dtype::U8, vec![data.len()], data).expect("as long as it is"))
+        });
+        let file = safetensors::serialize(tensors, None).expect("serialisable");
+        std::fs::write(directory.path().join("out-00000.safetensors"), file).expect("written");
+        let checkpoint = Checkpoint::open_with(directory.path(), &[]).expect("opens");
+        let run = |name| {
+            let place = checkpoint.tensor(name).expect("written");
+            Run { file: place.file, offset: place.offset, bytes: place.bytes as usize }
+        };
+        let scales_run = (!scales.is_empty()).then(|| run("w.qs"));
+        let stored =
+            StoredTensor { format, rows: ROWS, cols: COLS, weights: run("w"), scales: scales_run };
+        Written { _directory: directory, checkpoint, stored, weights, scales }
+    }
+
+    /// A block's bytes, read with chunks of so many bytes.
+    fn read(file: &Written, kept: &KeptRows, target: WeightFormat, block: &Rectangle) -> Vec<u8> {
+        let mut out = vec![0xa5; target.matrix_bytes(block.rows.len(), block.cols.len())];
+        kept.read_block(&file.checkpoint, &file.stored, target, block, &mut out).expect("reads");
+        out
+    }
+
+    #[test]
+    fn block_is_the_same_however_few_rows_are_read_at_a_time() {
+        let whole = Rectangle { rows: 0..ROWS, cols: 0..COLS };
+        // Heads begin and end anywhere; slices of columns come in order, then out of order.
+        let heads = [0..5, 5..130, 130..ROWS].map(|rows| Rectangle { rows, cols: 0..COLS });
+        let slices = [0..256, 256..COLS, 0..256].map(|cols| Rectangle { rows: 0..ROWS, cols });
+        let blocks: Vec<Rectangle> = [whole].into_iter().chain(heads).chain(slices).collect();
+        for format in WeightFormat::EACH {
+            let file = written(format);
+            let matrix = matrix(&file.stored, ROWS, &file.weights, &file.scales);
+            for chunk_bytes in [1, 20_000, CHUNK_BYTES] {
+                let kept = KeptRows { chunk_bytes, ..KeptRows::default() };
+                for block in &blocks {
+                    let found = read(&file, &kept, format, block);
+                    let mut expected = vec![0; found.len()];
+                    matrix.lay_out(block.rows.clone(), block.cols.clone(), &mut expected);
+                    assert!(found == expected, "{format}: {block:?} by {chunk_bytes} bytes");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_were_read_for_a_slice_serve_the_next() {
+        let file = written(WeightFormat::Int8Row(millstream_kernels::ScaleType::F32));
+        let kept = KeptRows::default();
+        let block = |cols| Rectangle { rows: 0..ROWS, cols };
+        let first = read(&file, &kept, file.stored.format, &block(0..256));
+        let path = file.checkpoint.file_path(file.stored.weights.file);
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(path)
+            .expect("opened")
+            .set_len(0)
+            .expect("cut");
+        assert!(read(&file, &kept, file.stored.format, &block(0..256)) == first);
+        let mut out = first;
+        let target = file.stored.format;
+        let others = Rectangle { rows: 0..16, cols: 0..256 };
+        let out = &mut out[..target.matrix_bytes(16, 256)];
+        let failed = kept.read_block(&file.checkpoint, &file.stored, target, &others, out);
+        assert!(failed.is_err(), "other rows must be read, and the file is empty");
+    }
+
+    #[test]
+    fn floats_become_f32_value_by_value() {
+        for (format, widen) in [
+            (WeightFormat::Bf16, bf16_to_f32 as fn(u16) -> f32),
+            (WeightFormat::F16, f16_to_f32 as fn(u16) -> f32),
+        ] {
+            let file = written(format);
+            let block = Rectangle { rows: 3..7, cols: 100..COLS };
+            let found = read(&file, &KeptRows::default(), WeightFormat::F32, &block);
+            let values = file.weights.as_chunks::<2>().0;
+            for (index, found) in found.as_chunks::<4>().0.iter().enumerate() {
+                let place = (3 + index / 412) * COLS + 100 + index % 412;
+                let expected = widen(u16::from_le_bytes(values[place])).to_bits();
+                assert_eq!(u32::from_le_bytes(*found), expected, "{format}: {place}");
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 use super::directory::{OnFault, read_bounded};
 use super::error::OpenError;
 use super::index::{self, ShardIndex};
+use crate::families::shorten;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,8 @@ const SUFFIX: &str = ".safetensors";
 const LOOSE_SHARDS_MAX: usize = 512;
 /// Most further directories.
 const DIRECTORIES_MAX: usize = 64;
+/// Longest name that a message gives in full.
+const LISTED_BYTES_MAX: usize = 40;
 /// Most shards, gaps or series of shards that a message lists.
 const LISTED_MAX: usize = 8;
 /// Ends of file names that mean a model in another format.
@@ -184,10 +187,10 @@ fn by_series<'a>(
     let mut others = Vec::new();
     for name in names {
         match numbered(name) {
-            Some((prefix, (number, width))) => {
+            Some((prefix, (number, width))) if name.len() <= LISTED_BYTES_MAX => {
                 series.entry(prefix).or_default().insert(number, width);
             }
-            None => others.push(name.to_string()),
+            _ => others.push(shorten(name)),
         }
     }
     (series, others)
@@ -219,11 +222,12 @@ fn numbered(name: &str) -> Option<(&str, (u64, usize))> {
 fn gaps_of(prefix: &str, numbers: &Numbers) -> Vec<String> {
     let mut gaps = Vec::new();
     // Numbering starts with 0 or 1; a first shard that is missing is a gap too.
-    let first = numbers.first_key_value().map_or(0, |(number, _)| *number);
+    let (first, digits) =
+        numbers.first_key_value().map_or((0, 1), |(&number, &width)| (number, width));
     let mut expected = first.min(1);
-    for (&number, &width) in numbers {
+    for &number in numbers.keys() {
         let gap = expected..number.min(expected.saturating_add(LISTED_MAX as u64 + 1));
-        gaps.extend(gap.map(|number| format!("{prefix}{number:0width$}")));
+        gaps.extend(gap.map(|number| format!("{prefix}{number:0digits$}")));
         expected = number.saturating_add(1);
     }
     gaps

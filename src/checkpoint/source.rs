@@ -208,7 +208,10 @@ pub(super) fn read_blueprint(
     Ok(blueprint)
 }
 
-pub(super) fn read_config(checkpoint: &Checkpoint, name: &str) -> Result<Option<ConfigReader>, OpenError> {
+pub(super) fn read_config(
+    checkpoint: &Checkpoint,
+    name: &str,
+) -> Result<Option<ConfigReader>, OpenError> {
     let Some(text) = checkpoint.read_small(name, CONFIG_BYTES_MAX)? else { return Ok(None) };
     let shown = checkpoint.directory().join(name).display().to_string();
     Ok(Some(ConfigReader::parse(&shown, &text)?))

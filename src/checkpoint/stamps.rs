@@ -38,7 +38,9 @@ pub enum StampsFault {
         max: usize,
     },
     /// A name or stamp that is too long.
-    #[error("\"{KEY}\" has an entry \"{entry}\" of {bytes} bytes, more than {max}; the file is damaged")]
+    #[error(
+        "\"{KEY}\" has an entry \"{entry}\" of {bytes} bytes, more than {max}; the file is damaged"
+    )]
     TooLong {
         /// Its beginning.
         entry: String,

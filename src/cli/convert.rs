@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Arguments of `convert`.
 #[derive(Args, Debug)]
@@ -63,8 +64,8 @@ pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
     if args.dry_run {
         return Ok(());
     }
-    let files = conversion.plan.layouts.len();
-    let observer = Progress::new(conversion.plan.bytes(), files);
+    let (bytes, files) = (conversion.bytes(), conversion.files());
+    let observer = Progress::new(bytes, files);
     let outcome = conversion.run(&observer);
     observer.bar.finish_and_clear();
     let outcome = outcome?;
@@ -113,6 +114,7 @@ struct Progress {
     bar: ProgressBar,
     terminal: bool,
     files: usize,
+    done: AtomicUsize,
 }
 
 impl Progress {
@@ -124,31 +126,34 @@ impl Progress {
             "{msg:30} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
         );
         let bar = ProgressBar::with_draw_target(Some(bytes), target);
-        Progress { bar: bar.with_style(style.expect("a template of our own")), terminal, files }
+        let bar = bar.with_style(style.expect("a template of our own"));
+        Progress { bar, terminal, files, done: AtomicUsize::new(0) }
     }
 
     /// A line where there is no bar.
-    fn line(&self, text: &str) {
+    fn line(&self, done: usize, text: &str) {
         if !self.terminal {
-            say(text);
+            say(&format!("[{done}/{}] {text}", self.files));
         }
     }
 }
 
 impl Observer for Progress {
     fn event(&self, event: Event<'_>) -> ControlFlow<()> {
+        let next = || 1 + self.done.fetch_add(1, Ordering::Relaxed);
         match event {
             Event::Kept { file, bytes } => {
                 self.bar.inc(bytes);
-                self.line(&format!("{file}: finished before"));
+                self.line(next(), &format!("{file}: finished before"));
             }
             Event::Begin { file, bytes } => {
                 self.bar.set_message(file.to_owned());
-                self.line(&format!("{file}: {} ({} files of weights)", size(bytes), self.files));
+                let now = 1 + self.done.load(Ordering::Relaxed);
+                self.line(now, &format!("{file}: {}", size(bytes)));
             }
             Event::Write { bytes } => self.bar.inc(bytes),
-            Event::Sync => self.bar.set_message("sending it to the drive, reading it back"),
-            Event::Finished { file } => self.line(&format!("{file}: written and read back")),
+            Event::Sync => self.bar.set_message("to the drive and back"),
+            Event::Finished { file } => self.line(next(), &format!("{file}: written, read back")),
             Event::ReadBack { .. } | Event::Rename { .. } => {}
         }
         ControlFlow::Continue(())

@@ -4,6 +4,7 @@ use super::flags::ModelFlag;
 use super::{Failure, print};
 use crate::checkpoint::ModelFiles;
 use crate::checkpoint::describe::describe;
+use crate::checkpoint::pack::{PackChecks, PackFiles, describe_pack};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
@@ -27,7 +28,10 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
         Some(directory) => directory.clone(),
         None => args.model.directory()?,
     };
-    let description = describe(&ModelFiles::open(&directory)?);
+    let description = match PackFiles::is_pack(&directory) {
+        true => describe_pack(&PackFiles::open(&directory, PackChecks::default())?),
+        false => describe(&ModelFiles::open(&directory)?),
+    };
     match args.json {
         true => {
             let text = serde_json::to_string_pretty(&description).map_err(Failure::failed)?;

@@ -6,12 +6,14 @@
 //! | `run.rs`, `prompt.rs` | `run`: generate once |
 //! | `inspect.rs` | `inspect`: what is in a model |
 //! | `convert.rs` | `convert`: a model into a pack |
+//! | `doctor.rs` | `doctor`: everything that is wrong with a model |
 //! | `topology.rs` | `topology`: the machine, and who would sit where |
 //! | `guard.rs` | ids that belong to another model are refused |
 //!
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 used wrongly.
 
 mod convert;
+mod doctor;
 mod flags;
 mod guard;
 mod inspect;
@@ -41,6 +43,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Turn a model into a Millstream pack: resumable, read back, never overwrites another
     Convert(convert::ConvertArgs),
+    /// Say everything that is wrong with a model, and what to do about each
+    Doctor(doctor::DoctorArgs),
     /// Show the machine and who would sit where
     Topology(topology::TopologyArgs),
 }
@@ -103,6 +107,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Topology(args) => topology::run(&args),
     };
     match outcome {

@@ -6,10 +6,10 @@
 
 use super::options::{Class, Options};
 use super::rows::SourceTensor;
+use crate::checkpoint::drafts::{DraftTensor, draft_layers, draft_tensors, layer_prefix};
 use crate::checkpoint::{Kind, ModelFiles, TensorPlace, resolve};
 use crate::families::Blueprint;
-use millstream_stages::ids::{ExpertId, LayerId};
-use millstream_stages::parts::{expert_parts, part_shape, resident_parts};
+use millstream_stages::ids::LayerId;
 use millstream_stages::weights::Part;
 use safetensors::Dtype;
 use std::collections::BTreeMap;
@@ -41,11 +41,9 @@ pub fn drafts(
     warnings: &mut Vec<String>,
 ) -> Vec<SourceTensor> {
     let mut found = vec![];
-    let layers = files.blueprint.spec.layers.len();
-    for layer in layers..layers + files.blueprint.draft_layers {
-        let layer = LayerId(layer as u32);
-        let prefix = prefix(&files.blueprint, layer);
-        let known = known(&files.blueprint, layer, &prefix);
+    for layer in draft_layers(&files.blueprint) {
+        let prefix = layer_prefix(&files.blueprint, layer);
+        let known = known(&files.blueprint, layer);
         let names = names(files, &prefix);
         for (name, place) in names {
             let outcome = expected(&known, &name, place).and_then(|expected| {
@@ -67,40 +65,15 @@ pub fn drafts(
     found
 }
 
-/// What the names of a layer's tensors begin with.
-fn prefix(blueprint: &Blueprint, layer: LayerId) -> String {
-    let name = |part| (blueprint.tensor_name)(Some(layer), part);
-    let (first, second) = (name(Part::InputNorm), name(Part::Router));
-    let common = first.bytes().zip(second.bytes()).take_while(|(a, b)| a == b).count();
-    first[..common].rfind('.').map_or(String::new(), |dot| first[..=dot].to_owned())
-}
-
-/// The tensors that the draft layer shares with the model's last mixture layer, and those that
-/// stand around it (DeepSeek-V3 report, section 2.2).
-fn known(blueprint: &Blueprint, draft: LayerId, prefix: &str) -> BTreeMap<String, Expected> {
-    let spec = &blueprint.spec;
-    let mut known = BTreeMap::new();
-    let whole = |shape| Expected { shape, kind: Kind::Matrix, class: Class::Mtp };
-    for name in ["embed_tokens.weight", "shared_head.head.weight"] {
-        known.insert(format!("{prefix}{name}"), whole([spec.vocabulary, spec.hidden]));
-    }
-    known.insert(format!("{prefix}eh_proj.weight"), whole([spec.hidden, 2 * spec.hidden]));
-    // The last layer of each kind: some have indexers and some have none.
-    for (index, layer) in spec.layers.iter().enumerate() {
-        let Some(moe) = layer.moe() else { continue };
-        let id = Some(LayerId(index as u32));
-        let resident = resident_parts(spec).into_iter().filter(|(layer, _)| *layer == id);
-        let experts = (0..moe.experts).flat_map(|expert| expert_parts(ExpertId(expert as u32)));
-        for part in resident.map(|(_, part)| part).chain(experts) {
-            let Some(shape) = part_shape(spec, id, part) else { continue };
-            let kind = Kind::of(part);
-            let kept = part == Part::IndexWeights || matches!(kind, Kind::Vector | Kind::Floats);
-            let class = if kept { Class::Kept } else { Class::Mtp };
-            let name = (blueprint.tensor_name)(Some(draft), part);
-            known.insert(name, Expected { shape, kind, class });
-        }
-    }
-    known
+/// The tensors of a draft layer whose shapes are known.
+fn known(blueprint: &Blueprint, draft: LayerId) -> BTreeMap<String, Expected> {
+    let expected = |(name, DraftTensor { shape, part }): (String, DraftTensor)| {
+        let kind = part.map_or(Kind::Matrix, Kind::of);
+        let kept = part == Some(Part::IndexWeights) || matches!(kind, Kind::Vector | Kind::Floats);
+        let class = if kept { Class::Kept } else { Class::Mtp };
+        (name, Expected { shape, kind, class })
+    };
+    draft_tensors(blueprint, draft).into_iter().map(expected).collect()
 }
 
 /// The names of the tensors themselves, without those of their scales.

@@ -45,7 +45,7 @@ const SPARE_BYTES: u64 = 4 << 20;
 
 /// A conversion that is planned.
 pub struct Conversion {
-    files: ModelFiles,
+    source: ModelFiles,
     companions: Vec<Companion>,
     destination: PathBuf,
     /// The manifest that it begins with.
@@ -105,7 +105,18 @@ impl Conversion {
         let unfinished = written.files.iter().filter(|file| file.checksum.is_none());
         let remaining_bytes = unfinished.map(|file| file.bytes).sum();
         let destination = destination.to_path_buf();
-        Ok(Conversion { files, companions, destination, fresh, plan, remaining_bytes })
+        let source = files;
+        Ok(Conversion { source, companions, destination, fresh, plan, remaining_bytes })
+    }
+
+    /// Files of the pack, the manifest aside.
+    pub fn files(&self) -> usize {
+        self.fresh.files.len()
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.fresh.files.iter().map(|file| file.bytes).sum()
     }
 
     /// Refuses when the drive has too little room for what is left to write.
@@ -175,7 +186,7 @@ impl Conversion {
             return Ok(checksum(&companion.bytes));
         }
         let layout = self.layout(name).expect("the manifest lists what was planned");
-        let (files, plan, directory) = (&self.files, &self.plan, destination.path());
+        let (files, plan, directory) = (&self.source, &self.plan, destination.path());
         let sum = FileWriter { files, plan, observer, directory }.write(layout)?;
         destination.rename(name, observer)?;
         Ok(sum)

@@ -84,8 +84,7 @@ pub enum Class {
 }
 
 /// All classes, in the order of tables.
-pub const CLASSES: [Class; 5] =
-    [Class::Experts, Class::Dense, Class::Io, Class::Mtp, Class::Kept];
+pub const CLASSES: [Class; 5] = [Class::Experts, Class::Dense, Class::Io, Class::Mtp, Class::Kept];
 
 impl Class {
     /// Its name in tables.
@@ -224,7 +223,9 @@ impl FromStr for Choice {
         let format = match ALIASES.iter().find(|(alias, _)| *alias == text) {
             Some((_, format)) => *format,
             None => text.parse::<WeightFormat>().map_err(|error| {
-                format!("{error}; \"keep\", \"int8\", \"int4\", \"int3\" and \"int2\" are taken too")
+                format!(
+                    "{error}; \"keep\", \"int8\", \"int4\", \"int3\" and \"int2\" are taken too"
+                )
             })?,
         };
         if !can_round(format) {

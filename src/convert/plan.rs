@@ -117,12 +117,8 @@ fn formats(files: &ModelFiles, options: &Options, mtp: &[SourceTensor]) -> Forma
 }
 
 fn totals(blueprint: &Blueprint, formats: &Formats) -> Vec<ClassTotal> {
-    let mut totals = CLASSES.map(|class| ClassTotal {
-        class,
-        formats: BTreeSet::new(),
-        tensors: 0,
-        bytes: 0,
-    });
+    let mut totals =
+        CLASSES.map(|class| ClassTotal { class, formats: BTreeSet::new(), tensors: 0, bytes: 0 });
     let mut add = |class: Class, formats: &[WeightFormat], tensors: usize, bytes: u64| {
         let total = totals.iter_mut().find(|total| total.class == class).expect("every class");
         total.formats.extend(formats.iter().map(WeightFormat::to_string));
@@ -159,7 +155,9 @@ fn warnings_of_source(files: &ModelFiles) -> Vec<String> {
     }
     if let Some(first) = files.checkpoint.unindexed().first() {
         let count = files.checkpoint.unindexed().len();
-        warnings.push(format!("{count} tensors are not in the index and are left out, such as {first}"));
+        warnings.push(format!(
+            "{count} tensors are not in the index and are left out, such as {first}"
+        ));
     }
     warnings
 }
@@ -175,7 +173,8 @@ fn warnings_of_formats(classes: &[ClassTotal], mtp: &[SourceTensor]) -> Vec<Stri
             ));
         }
     }
-    let coarse = |tensor: &&SourceTensor| tensor.stored.rows > 1 && tensor.target.info().file_bits < 8;
+    let coarse =
+        |tensor: &&SourceTensor| tensor.stored.rows > 1 && tensor.target.info().file_bits < 8;
     if let Some(tensor) = mtp.iter().find(coarse) {
         warnings.push(format!(
             "mtp: {} in {}: below 8 bits drafts are hardly ever accepted, because the two halves of \

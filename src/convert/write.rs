@@ -123,7 +123,9 @@ impl FileWriter<'_> {
                 let (path, finding) = (path.clone(), Box::new(finding));
                 Err(ConvertError::Unfaithful { path, finding })
             }
-            None if !ends => Err(io(std::io::Error::other("header or checksums came back changed"))),
+            None if !ends => {
+                Err(io(std::io::Error::other("header or checksums came back changed")))
+            }
             None => Ok(()),
         }
     }
@@ -196,7 +198,8 @@ impl FileWriter<'_> {
                 }
             }
         }
-        for (section, bytes) in tensor.sections.iter().zip(bytes.chunks_exact(shape.slice_bytes())) {
+        for (section, bytes) in tensor.sections.iter().zip(bytes.chunks_exact(shape.slice_bytes()))
+        {
             target.note(section.first_checksum, checksum(bytes));
         }
         target.write(tensor.offset, &bytes)
@@ -222,7 +225,9 @@ fn chunks(source: &SourceTensor, pieces: &[Rectangle]) -> Vec<(Range<usize>, Ran
         Some(first) if pieces.iter().all(|piece| piece.rows == first.rows) => {
             split(&first.rows, 0..pieces.len())
         }
-        _ => pieces.iter().enumerate().flat_map(|(s, piece)| split(&piece.rows, s..s + 1)).collect(),
+        _ => {
+            pieces.iter().enumerate().flat_map(|(s, piece)| split(&piece.rows, s..s + 1)).collect()
+        }
     }
 }
 
@@ -264,7 +269,8 @@ impl Unit<'_> {
                 // Rows as read (fp8 from the start of their block) and as laid out, and the step
                 // that is decoded.
                 let read = stored.format.file_bytes(rows.len() + stored.row_step(), stored.cols);
-                (read + 3 * target.matrix_bytes(rows.len(), stored.cols) + 1024 * stored.cols) as u64
+                (read + 3 * target.matrix_bytes(rows.len(), stored.cols) + 1024 * stored.cols)
+                    as u64
             }
             Unit::Expert { shape, .. } => {
                 (shape.expert_bytes() + 3 * EXPERT_CHUNK_BYTES + 1024 * shape.hidden) as u64
@@ -275,7 +281,8 @@ impl Unit<'_> {
 
 /// Threads for units of this size: all cores, or as many as memory is for.
 fn pool(unit_bytes: u64) -> rayon::ThreadPool {
-    let threads = (BUFFERS_BYTES_MAX / unit_bytes.max(1)).clamp(1, rayon::current_num_threads() as u64);
+    let threads =
+        (BUFFERS_BYTES_MAX / unit_bytes.max(1)).clamp(1, rayon::current_num_threads() as u64);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads as usize);
     pool.build().expect("threads can be made")
 }

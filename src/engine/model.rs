@@ -3,6 +3,7 @@
 use super::EngineError;
 use crate::checkpoint::ModelFiles;
 use crate::checkpoint::describe::resident_bytes;
+use crate::checkpoint::pack::{PackChecks, PackFiles};
 use crate::families::Blueprint;
 use millstream_stages::load::{PreadReader, Reader};
 use millstream_stages::spec::ModelSpec;
@@ -37,8 +38,20 @@ impl Model {
     /// When the directory doesn't hold a model that this build runs; the error names the file,
     /// the field, its value and the bound.
     pub fn open(directory: &Path) -> Result<Model, EngineError> {
-        let files = ModelFiles::open(directory)?;
-        Ok(Model::of(files))
+        Model::open_with(directory, PackChecks::default())
+    }
+
+    /// Opens a model directory; of a pack's weights, what `checks` says is checked as it is read.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn open_with(directory: &Path, checks: PackChecks) -> Result<Model, EngineError> {
+        if !PackFiles::is_pack(directory) {
+            return Ok(Model::of(ModelFiles::open(directory)?));
+        }
+        let pack = PackFiles::open(directory, checks)?;
+        let (blueprint, handles) = (pack.blueprint.clone(), pack.handles());
+        Ok(Model::from_source(&blueprint, Arc::new(pack), handles, vec![]))
     }
 
     /// A model that is open already.

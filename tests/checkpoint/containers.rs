@@ -36,9 +36,10 @@ fn signed_bytes_with_a_scale_a_row() {
     let (format, head) = head_of(&model);
     assert_eq!(format, "int8-row");
     let codes = model.tensor(HEAD).data.clone();
-    let expected = codes.iter().enumerate().map(|(i, &code)| {
-        f32::from(code as i8) * (0.01 + (i / 16) as f32 / 64.0)
-    });
+    let expected = codes
+        .iter()
+        .enumerate()
+        .map(|(i, &code)| f32::from(code as i8) * (0.01 + (i / 16) as f32 / 64.0));
     assert!(head.into_iter().eq(expected));
 }
 

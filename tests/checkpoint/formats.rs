@@ -31,8 +31,7 @@ fn refusal(model: &TestModel) -> String {
 #[test]
 fn floats_of_several_kinds_are_widened_exactly() {
     let mut model = TestModel::valid();
-    let [gate, up] =
-        ["gate_proj", "up_proj"].map(|name| format!("{EXPERT_PREFIX}{name}.weight"));
+    let [gate, up] = ["gate_proj", "up_proj"].map(|name| format!("{EXPERT_PREFIX}{name}.weight"));
     // One expert's gate as f32, up as f16 (1, 1.5, the smallest subnormal, -2).
     let gate_values: Vec<f32> = (0..96).map(|i| i as f32 * 0.37 - 5.0).collect();
     let gate_bytes = gate_values.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -133,7 +132,8 @@ fn fp8_blocks_are_read_with_their_own_scales() {
 #[test]
 fn scales_of_other_types_are_read_as_such() {
     // Powers of two have no more than an exponent: the upper half of an f32, or its exponent.
-    let (model, expected) = model_with_a_large_fp8_head(|block| power_of_two(123 + block as u8 % 9));
+    let (model, expected) =
+        model_with_a_large_fp8_head(|block| power_of_two(123 + block as u8 % 9));
     type Convert = fn([u8; 4]) -> Vec<u8>;
     let upper: Convert = |b| vec![b[2], b[3]];
     let exponent: Convert = |b| vec![b[3] << 1 | b[2] >> 7];

@@ -92,10 +92,10 @@ fn scales_cut_off_by_the_end_of_the_file_are_refused() {
 #[test]
 fn sizes_that_fit_several_formats_are_refused_with_all_of_them() {
     // 96 columns, two scales a row: groups of 48 or 64, or three planes.
-    for (name, rows) in [("model.layers.0.self_attn.q_a_proj.weight", 8), (
-        "model.layers.1.mlp.experts.2.gate_proj.weight",
-        6,
-    )] {
+    for (name, rows) in [
+        ("model.layers.0.self_attn.q_a_proj.weight", 8),
+        ("model.layers.1.mlp.experts.2.gate_proj.weight", 6),
+    ] {
         let mut model = TestModel::container(96);
         model.store(name, vec![0; rows * 48], &vec![1.0; rows * 2]);
         let needles = [name, "int3-g64", "int4-g48", "int4-g64", "colibri.fmt"];

@@ -133,7 +133,12 @@ fn header_that_is_no_table_is_refused() {
         ("null", "null".into(), "header"),
         ("cut off", "{\"a\":".into(), "\"a\""),
         ("not UTF-8 by escape", "{\"\\ud800\":7}".into(), "header"),
-        ("a bomb", format!("{{\"__metadata__\":{}", "[".repeat(100_000)), "header"),
+        ("a bomb", format!("{{\"__metadata__\":{}", "[".repeat(100_000)), "__metadata__"),
+        (
+            "a bomb in metadata",
+            format!("{{\"__metadata__\":{{\"a\":{}", "[".repeat(100_000)),
+            "__metadata__",
+        ),
         ("a bomb in an entry", format!("{{\"a\":{}", "{\"shape\":".repeat(100_000)), "\"a\""),
         ("twice", format!("{{\"a\":{entry},\"a\":{entry}}}"), "twice"),
         ("twice by escape", format!("{{\"a\":{entry},\"\\u0061\":{entry}}}"), "twice"),

@@ -7,6 +7,7 @@
 use crate::colibri_writer::{Format, Recipe, Source, Written, decode, encode, random};
 use crate::support::data;
 use millstream::checkpoint::ModelFiles;
+use millstream::convert::{self, Choice, Conversion, Nobody};
 use millstream::engine::{Engine, Model, Options, Request};
 use millstream::families::{self, ConfigReader};
 use millstream_kernels::{GroupSize, ScaleType, WeightFormat, Weights};
@@ -48,15 +49,15 @@ fn wide() -> (TempDir, Source) {
     let text = std::fs::read_to_string(data().join("tiny/glm-dsa/config.json")).expect("text");
     let mut config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let sizes = [
-        ("hidden_size", 256),
-        ("intermediate_size", 512),
+        ("hidden_size", 192),
+        ("intermediate_size", 256),
         ("moe_intermediate_size", 256),
         ("num_attention_heads", 8),
         ("num_key_value_heads", 8),
         ("kv_lora_rank", 192),
         ("q_lora_rank", 192),
         ("v_head_dim", 32),
-        ("num_hidden_layers", 3),
+        ("num_hidden_layers", 2),
         ("num_nextn_predict_layers", 0),
         ("n_routed_experts", 6),
         ("num_experts_per_tok", 2),
@@ -67,7 +68,7 @@ fn wide() -> (TempDir, Source) {
     ];
     sizes.iter().for_each(|&(field, size)| config[field] = size.into());
     for list in ["indexer_types", "layer_types", "mlp_layer_types"] {
-        config[list].as_array_mut().expect("a list").truncate(3);
+        config[list].as_array_mut().expect("a list").truncate(2);
     }
     let directory = tempfile::tempdir().expect("a directory");
     let text = config.to_string();
@@ -113,12 +114,13 @@ fn refusal(directory: &Path) -> String {
     ModelFiles::open(directory).err().expect("the container is refused").to_string()
 }
 
-/// Bits of all logits of the engine, with fewer slots than experts; those of the straight-line
-/// pass must be the same.
-fn run(open: &dyn Fn() -> ModelFiles) -> Vec<u32> {
-    let files = open();
-    let spec = files.blueprint.spec.clone();
-    let mut pass = StraightLine::<f32>::new(&spec, &files);
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// Some tokens through the engine, with fewer slots than experts: all tokens but the last, and the
+/// bits of all logits.
+fn generate(model: Model) -> (Vec<u32>, Vec<u32>) {
     let options = Options {
         threads: Some(2),
         experts_per_layer: Some(3),
@@ -127,18 +129,23 @@ fn run(open: &dyn Fn() -> ModelFiles) -> Vec<u32> {
         context: Some(64),
         ..Options::default()
     };
-    let engine = Engine::start(Model::of(open()), &options).expect("the engine starts");
-    let prompt: Vec<u32> = (0..12).map(|i| (i * i * 7 + i * 13 + 5) % 150).collect();
-    let request = Request { keep_logits: true, ..Request::greedy(prompt.clone(), 3) };
+    let engine = Engine::start(model, &options).expect("the engine starts");
+    let mut tokens: Vec<u32> = (0..12).map(|i| (i * i * 7 + i * 13 + 5) % 150).collect();
+    let request = Request { keep_logits: true, ..Request::greedy(tokens.clone(), 3) };
     let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(())).expect("it runs");
     assert_eq!(answer.answer_ids.len(), 3, "tokens come");
-    let mut tokens = prompt;
     tokens.extend(&answer.answer_ids[..2]);
-    let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
-    let found = bits(&answer.logits.expect("kept"));
+    (tokens, bits(&answer.logits.expect("kept")))
+}
+
+/// Runs a container; the bits of all logits, which are those of the straight-line pass over it.
+fn run(open: &dyn Fn() -> ModelFiles) -> Vec<u32> {
+    let (tokens, found) = generate(Model::of(open()));
+    let files = open();
+    let mut pass = StraightLine::<f32>::new(&files.blueprint.spec, &files);
     let steps = pass.run(&tokens).expect("it runs");
-    let expected: Vec<u32> = steps.iter().flat_map(|step| bits(&step.logits)).collect();
     assert!(steps.iter().flat_map(|step| &step.logits).all(|logit| logit.is_finite()));
+    let expected: Vec<u32> = steps.iter().flat_map(|step| bits(&step.logits)).collect();
     assert!(found == expected, "the engine gives the bytes of the straight-line pass");
     found
 }
@@ -332,7 +339,7 @@ fn an_experts_weights_are_one_read_and_its_scales_another() {
     let extents = files.expert_extents(LayerId(1), ExpertId(2));
     let bytes: Vec<usize> = extents.iter().map(|extent| extent.bytes).collect();
     // Scales come first in a file.
-    assert_eq!(bytes, [3 * 256 * 4 * 4, 3 * 256 * 128]);
+    assert_eq!(bytes, [4 * (2 * 256 * 3 + 192 * 4), 3 * 192 * 128]);
 }
 
 #[test]
@@ -410,4 +417,30 @@ fn without_an_indexer_every_position_is_attended() {
     source.tensors.remove(gone).expect("the model has it");
     let said = refusal(written(&Recipe::of(Format::Int8Row), &source).0.path());
     assert!(said.contains(gone), "{said}");
+}
+
+#[test]
+fn a_pack_that_keeps_a_containers_formats_gives_its_bytes() {
+    let keep = convert::Options {
+        experts: Choice::Keep,
+        dense: Choice::Keep,
+        io: Choice::Keep,
+        mtp: Choice::Keep,
+        ..convert::Options::default()
+    };
+    let (_home, wide) = wide();
+    let check = |recipe: &Recipe, source: &Source| {
+        let (container, _) = written(recipe, source);
+        let place = tempfile::tempdir().expect("a directory");
+        let pack = place.path().join("pack");
+        let conversion = Conversion::prepare(container.path(), &pack, &keep).expect("planned");
+        conversion.run(&Nobody).expect("converted");
+        let expected = generate(Model::open(container.path()).expect("the container opens"));
+        assert!(generate(Model::open(&pack).expect("the pack opens")) == expected, "{recipe:?}");
+    };
+    for format in FORMATS {
+        check(&Recipe { dense: format, ..Recipe::of(format) }, &wide);
+    }
+    let mixed = [Format::Int4Row, Format::Int2Row, Format::Int8Row];
+    check(&Recipe { experts: mixed, shards: 3, ..Recipe::of(mixed[0]) }, &tiny("glm-dsa"));
 }

@@ -3,20 +3,37 @@
 use millstream::engine::{Engine, Model, Options, Request};
 use millstream_stages::dequantised::Dequantised;
 
-/// Tokens of a window; each is predicted from those before it in its window.
-pub const WINDOW: usize = 512;
+/// Rows read at once.
+const CHUNK: usize = 256;
 
-/// Mean negative log-likelihood per token over windows of [`WINDOW`] tokens.
-pub fn loss(model: Model, ids: &[u32]) -> f64 {
+/// The small model's held-out tokens.
+pub fn heldout_ids() -> Vec<u32> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/nano-glm-dsa/heldout_ids.json");
+    let text = std::fs::read_to_string(path).expect("held-out ids");
+    let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    serde_json::from_value(file["tokens"].clone()).expect("a list of ids")
+}
+
+/// An engine that can give the logits of every row.
+pub fn start(model: Model) -> Engine {
+    let options = Options { prefill_chunk: CHUNK, logits_rows_max: CHUNK, ..Options::default() };
+    Engine::start(model, &options).expect("the engine starts")
+}
+
+/// Mean negative log-likelihood per token over windows of so many tokens, each of which starts
+/// afresh.
+pub fn loss(model: Model, ids: &[u32], window: usize) -> f64 {
     let vocabulary = model.spec.vocabulary;
-    let options = Options { context: Some(WINDOW + 1), prefill_chunk: 128, ..Options::default() };
-    let options = Options { logits_rows_max: options.prefill_chunk, ..options };
-    let engine = Engine::start(model, &options).expect("the engine starts");
+    loss_of(&start(model), vocabulary, ids, window)
+}
+
+/// As [`loss`], by a running engine.
+pub fn loss_of(engine: &Engine, vocabulary: usize, ids: &[u32], window: usize) -> f64 {
     let (mut sum, mut count) = (0.0, 0);
     let mut first = 0;
     while first + 1 < ids.len() {
-        let window = &ids[first..ids.len().min(first + WINDOW + 1)];
-        let (fed, wanted) = (&window[..window.len() - 1], &window[1..]);
+        let tokens = &ids[first..ids.len().min(first + window + 1)];
+        let (fed, wanted) = (&tokens[..tokens.len() - 1], &tokens[1..]);
         let request = Request { keep_logits: true, ..Request::greedy(fed.to_vec(), 0) };
         let answer = engine.generate(&request, &mut |_| std::ops::ControlFlow::Continue(()));
         let logits = answer.expect("it reads the window").logits.expect("kept");
@@ -24,7 +41,7 @@ pub fn loss(model: Model, ids: &[u32]) -> f64 {
             sum += negative_log_likelihood(logits, token);
         }
         count += wanted.len();
-        first += WINDOW;
+        first += window;
     }
     sum / f64::from(u32::try_from(count).expect("a short text"))
 }

@@ -3,11 +3,14 @@
 mod colibri;
 mod colibri_writer;
 mod command;
+mod convert;
 mod determinism;
+mod doctor;
 mod embedded;
 mod heldout;
 mod engine;
 mod matrix;
+mod pack;
 mod requests;
 mod straight_line;
 mod support;

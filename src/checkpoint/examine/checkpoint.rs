@@ -11,6 +11,7 @@ use super::{Checked, Kind, Progress, deep};
 use crate::checkpoint::directory::Checkpoint;
 use crate::checkpoint::error::OpenError;
 use crate::checkpoint::header::{HeaderError, HeaderFault};
+use crate::checkpoint::shards;
 use crate::checkpoint::source::{ModelFiles, read_blueprint, read_config};
 use crate::families::Blueprint;
 use millstream_stages::ids::FileId;
@@ -120,6 +121,7 @@ impl Model<'_> {
             (purposes, missing) = walk.run();
             self.optional(blueprint, findings);
         }
+        self.gaps(missing, findings);
         self.around(missing, findings);
         if deep {
             let is_used = |name: &str, place: &crate::checkpoint::TensorPlace| {
@@ -176,6 +178,27 @@ impl Model<'_> {
             let remedy = "it is slower on long texts than it need be: get the files that hold them \
                           (out-idx-*.safetensors of a container)";
             findings.add(Finding::warning(Place::file("config.json"), finding, remedy));
+        }
+    }
+
+    /// Tells numbers that are missing between those of the shards: the cause, where tensors lack.
+    fn gaps(&self, missing: usize, findings: &mut Findings) {
+        let files = 0..self.checkpoint.files().len() as u32;
+        let names = files.map(|file| self.checkpoint.file_name(FileId(file)));
+        let at_fault = self.opened.missing.keys().chain(&self.opened.unreadable);
+        for name in shards::gaps(names.chain(at_fault.map(String::as_str))) {
+            let place = Place::file(name);
+            findings.add(match missing {
+                0 => {
+                    let finding = "no shard has this number, and no tensor is missing";
+                    Finding::note(place, finding, "nothing: a converter may have had none to write")
+                }
+                count => {
+                    let finding =
+                        format!("no shard has this number, and {count} tensors are missing");
+                    Finding::error(place, finding, "get this shard from where the others came")
+                }
+            });
         }
     }
 

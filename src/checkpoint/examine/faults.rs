@@ -44,6 +44,8 @@ impl Faults<'_> {
             OpenError::NotADirectory { path, .. }
             | OpenError::NotSafetensors { path, .. }
             | OpenError::ModelDirMissing { path } => one(path, ""),
+            // Some texts name several files, one of which is wanted.
+            OpenError::FileMissing { path, file } if file.contains(' ') => one(path, ""),
             OpenError::FileMissing { path, file } => {
                 vec![said(Place::file(file), without(&text, path), "")]
             }
@@ -58,6 +60,8 @@ impl Faults<'_> {
             OpenError::TooManyShards { path, .. } => {
                 one(path, "name another directory, or add its index")
             }
+            // Some of these say what to do themselves.
+            OpenError::Io { path, .. } if text.contains("; ") => one(path, ""),
             OpenError::Io { path, .. } => one(path, ACCESS),
             OpenError::FileTooLong { path, .. } | OpenError::Index { path, .. } => one(path, AGAIN),
             OpenError::Header(error) => vec![self.header(error)],
@@ -150,8 +154,8 @@ impl Faults<'_> {
         let text = error.to_string();
         let (path, more) = match error {
             PackError::Io { path, .. } => (path, ACCESS),
-            PackError::FileLength { path, .. } => (path, RESTORE),
-            PackError::Manifest { path, .. }
+            PackError::FileLength { path, .. }
+            | PackError::Manifest { path, .. }
             | PackError::Version { path, .. }
             | PackError::Mismatch { path, .. } => (path, ""),
             PackError::Incomplete { path, .. } => {

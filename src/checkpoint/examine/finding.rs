@@ -61,6 +61,9 @@ pub struct Findings {
 }
 
 impl Place {
+    /// No place: the model as a whole.
+    pub const EMPTY: Place = Place { file: None, tensor: None, layer: None, expert: None };
+
     /// A file as a whole.
     pub fn file(name: impl Into<String>) -> Place {
         Place { file: Some(name.into()), ..Place::default() }

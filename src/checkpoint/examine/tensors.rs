@@ -5,10 +5,11 @@
 //! and remembers what every run of bytes is for whoever reads them all ([`Purposes`]).
 
 use super::faults::Faults;
-use super::finding::{Finding, Findings, Place};
+use super::finding::{Finding, Findings, Place, Severity};
+use crate::checkpoint::drafts::{DraftTensor, draft_layers, draft_tensors};
 use crate::checkpoint::experts::LayerExperts;
 use crate::checkpoint::stored::{self, Kind, Run, StoredTensor};
-use crate::checkpoint::{Checkpoint, TensorError, TensorFault, shards};
+use crate::checkpoint::{Checkpoint, TensorError, TensorFault};
 use crate::families::Blueprint;
 use millstream_kernels::{GroupSize, ScaleType, WeightFormat};
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
@@ -19,9 +20,6 @@ use std::collections::{BTreeSet, HashMap};
 
 /// Least bits of the tensors for multi-token prediction.
 const DRAFT_BITS_MIN: usize = 8;
-/// The draft layers' matrix that joins an embedding with the hidden state, `[hidden, 2 * hidden]`.
-/// DeepSeek-V3 and its kin have it.
-const DRAFT_JOIN: &str = "eh_proj.weight";
 
 /// What a run of bytes is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,11 +80,10 @@ impl<'a> Walk<'a> {
         for layer in 0..self.blueprint.spec.layers.len() {
             self.experts(LayerId(layer as u32));
         }
-        for draft in 0..self.blueprint.draft_layers {
-            self.draft(LayerId((self.blueprint.spec.layers.len() + draft) as u32));
+        for layer in draft_layers(self.blueprint) {
+            self.draft(layer);
         }
         self.unknown();
-        self.gaps();
         (self.purposes, self.missing)
     }
 
@@ -97,7 +94,7 @@ impl<'a> Walk<'a> {
         let shape = part_shape(spec, layer, part).expect("only parts of the spec are looked for");
         match stored::resolve(self.checkpoint, &name, shape, Kind::of(part), *quantisation) {
             Ok(stored) => {
-                self.remember(&stored, layer, part);
+                self.remember(&stored, layer, Some(part));
                 Some(stored)
             }
             Err(error) => {
@@ -132,8 +129,8 @@ impl<'a> Walk<'a> {
         self.findings.add(finding);
     }
 
-    fn remember(&mut self, stored: &StoredTensor, layer: Option<LayerId>, part: Part) {
-        let (layer, expert) = (layer.map(|layer| layer.0), expert_of(part));
+    fn remember(&mut self, stored: &StoredTensor, layer: Option<LayerId>, part: Option<Part>) {
+        let (layer, expert) = (layer.map(|layer| layer.0), part.and_then(expert_of));
         let at = |run: Run| (run.file, run.offset);
         let purpose = |role| Purpose { role, layer, expert };
         self.purposes.insert(at(stored.weights), purpose(Role::Weights(stored.format)));
@@ -179,32 +176,25 @@ impl<'a> Walk<'a> {
         self.add(&TensorError { file, tensor, fault: misfit.fault }, Some(layer), part);
     }
 
-    /// Looks at a draft layer: its tensors aren't run, and may lack, but few bits spoil them. They
-    /// have the shapes of the last layer's.
+    /// Looks at a draft layer: its tensors aren't run, and may lack, but few bits spoil them.
     fn draft(&mut self, layer: LayerId) {
-        let Blueprint { spec, quantisation, tensor_name, .. } = self.blueprint;
-        let last = LayerId(spec.layers.len() as u32 - 1);
-        let experts = spec.layers[last.index()].moe().map_or(0, |moe| moe.experts);
-        let resident = resident_parts(spec).into_iter().filter(|&(of, _)| of == Some(last));
-        let experts = (0..experts).flat_map(|expert| expert_parts(ExpertId(expert as u32)));
+        let scheme = self.blueprint.quantisation;
         let mut formats = BTreeSet::new();
-        for part in resident.map(|(_, part)| part).chain(experts) {
-            let shape = part_shape(spec, Some(last), part).expect("a part of that layer");
-            let name = tensor_name(Some(layer), part);
-            let found =
-                stored::resolve(self.checkpoint, &name, shape, Kind::of(part), *quantisation);
-            if let Ok(stored) = found {
-                self.remember(&stored, Some(layer), part);
-                formats.extend(few_bits(stored.format));
+        for (name, DraftTensor { shape, part }) in draft_tensors(self.blueprint, layer) {
+            let kind = part.map_or(Kind::Matrix, Kind::of);
+            match stored::resolve(self.checkpoint, &name, shape, kind, scheme) {
+                Ok(stored) => {
+                    self.remember(&stored, Some(layer), part);
+                    formats.extend(few_bits(stored.format));
+                }
+                Err(TensorError { fault: TensorFault::Missing, .. }) => {}
+                Err(error) => {
+                    let mut finding = self.faults.tensor(&error);
+                    finding.severity = Severity::Warning;
+                    finding.place.layer = Some(layer.0);
+                    self.findings.add(finding);
+                }
             }
-        }
-        let shape = [spec.hidden, 2 * spec.hidden];
-        let name = format!("model.layers.{}.{DRAFT_JOIN}", layer.0);
-        if let Ok(stored) =
-            stored::resolve(self.checkpoint, &name, shape, Kind::Matrix, *quantisation)
-        {
-            self.remember(&stored, Some(layer), Part::Output);
-            formats.extend(few_bits(stored.format));
         }
         self.findings.extend(draft_bits(layer, formats));
     }
@@ -225,26 +215,6 @@ impl<'a> Walk<'a> {
             self.findings.add(Finding::warning(Place::tensor(file, name), finding, remedy));
         }
     }
-
-    /// Tells numbers that are missing between those of the shards: the cause, where tensors lack.
-    fn gaps(&mut self) {
-        let files = 0..self.checkpoint.files().len() as u32;
-        let names = files.map(|file| self.checkpoint.file_name(FileId(file)));
-        for name in shards::gaps(names) {
-            let place = Place::file(name);
-            self.findings.add(match self.missing {
-                0 => {
-                    let finding = "no shard has this number, and no tensor is missing";
-                    Finding::note(place, finding, "nothing: a converter may have had none to write")
-                }
-                count => {
-                    let finding =
-                        format!("no shard has this number, and {count} tensors are missing");
-                    Finding::error(place, finding, "get this shard from where the others came")
-                }
-            });
-        }
-    }
 }
 
 fn expert_of(part: Part) -> Option<u32> {
@@ -256,7 +226,7 @@ fn expert_of(part: Part) -> Option<u32> {
     }
 }
 
-/// Matrices of routed experts with one int4 scale for a row longer than the usual group.
+/// The warning about matrices of routed experts with one int4 scale for a row longer than the usual group.
 pub fn row_scales(layer: LayerId, formats: [WeightFormat; 3], cols: [usize; 3]) -> Option<Finding> {
     let is_poor = |&matrix: &millstream_stages::load::ExpertMatrix| {
         matches!(formats[matrix as usize], WeightFormat::Int4Row(_))
@@ -268,8 +238,8 @@ pub fn row_scales(layer: LayerId, formats: [WeightFormat; 3], cols: [usize; 3]) 
         .map(|matrix| format!("{matrix:?}").to_lowercase())
         .collect();
     let finding = format!("experts are int4 with one scale a row ({})", poor.join(", "));
-    let remedy = "answers are worse than they need be: convert the original model again with int4 in \
-                  groups of 64";
+    let remedy = "answers become incoherent: convert the original model again with int4 in groups \
+                  of 64";
     (!poor.is_empty()).then(|| Finding::warning(Place::layer(layer.0), finding, remedy))
 }
 

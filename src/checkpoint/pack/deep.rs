@@ -6,9 +6,7 @@
 use super::checksum::checksum;
 use super::error::{Finding, PackError, Place};
 use super::file::PackFile;
-use super::files::{
-    changed, check_run, open_file, read_blueprint, read_checksums, read_manifest,
-};
+use super::files::{changed, check_run, open_file, read_blueprint, read_checksums, read_manifest};
 use super::layout::{FileLayout, TensorLayout, file_layouts};
 use super::manifest::Manifest;
 use crate::checkpoint::OpenError;
@@ -34,7 +32,8 @@ pub fn check_headers(directory: &Path) -> Vec<Finding> {
 
 /// Checks everything; the weights, if there is somebody to tell of the progress.
 fn check(directory: &Path, progress: Option<&(dyn Fn(u64) + Sync)>) -> Vec<Finding> {
-    let whole = |file: &str, fault: String| Finding { file: file.to_owned(), place: Place::File, fault };
+    let whole =
+        |file: &str, fault: String| Finding { file: file.to_owned(), place: Place::File, fault };
     let manifest = match read_manifest(directory) {
         Ok(manifest) => manifest,
         Err(error) => return vec![whole(super::MANIFEST_FILE, error.to_string())],
@@ -106,8 +105,9 @@ fn check_weights(
     };
     let sum = manifest.file(&layout.name).and_then(|entry| entry.sum());
     match read_checksums(&file, layout, sum) {
-        Ok(checksums) => progress
-            .map_or(vec![], |progress| check_data(&file, layout, &checksums, progress)),
+        Ok(checksums) => {
+            progress.map_or(vec![], |progress| check_data(&file, layout, &checksums, progress))
+        }
         // Without checksums nothing can be said of the data.
         Err(error) => vec![whole(error)],
     }
@@ -169,7 +169,8 @@ impl Check<'_> {
         match bytes.iter().position(|&byte| byte != 0) {
             None => Ok(()),
             Some(at) => {
-                let place = Place::Filling { name: self.tensor.name.clone(), offset: first + at as u64 };
+                let place =
+                    Place::Filling { name: self.tensor.name.clone(), offset: first + at as u64 };
                 let fault = "a byte isn't zero".to_owned();
                 Err(Finding { file: self.name.to_owned(), place, fault })
             }

@@ -61,7 +61,7 @@ pub enum PackError {
     /// A file of another length.
     #[error(
         "{}: {found} bytes, and the manifest calls for {expected}; the copy isn't complete, or the \
-         file was changed", path.display()
+         file was changed: restore it from a copy, or convert the model again", path.display()
     )]
     FileLength {
         /// The file.

@@ -90,8 +90,8 @@ impl PackFile {
 }
 
 fn read_direct(file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
-    let aligned = offset.is_multiple_of(DIRECT_ALIGN_BYTES)
-        && out.as_ptr().addr().is_multiple_of(ALIGN);
+    let aligned =
+        offset.is_multiple_of(DIRECT_ALIGN_BYTES) && out.as_ptr().addr().is_multiple_of(ALIGN);
     let straight = if aligned { out.len() / ALIGN * ALIGN } else { 0 };
     let (body, rest) = out.split_at_mut(straight);
     fill(file, offset, body, straight)?;

@@ -105,7 +105,16 @@ impl PackFiles {
         let resident = resident_places(&blueprint, &formats, &weights[0].layout);
         let experts = expert_places(&blueprint, &formats, &weights);
         let directory = directory.to_path_buf();
-        Ok(PackFiles { blueprint, manifest, checks, directory, formats, weights, resident, experts })
+        Ok(PackFiles {
+            blueprint,
+            manifest,
+            checks,
+            directory,
+            formats,
+            weights,
+            resident,
+            experts,
+        })
     }
 
     /// The directory.
@@ -128,12 +137,23 @@ impl PackFiles {
         self.weights.iter().map(|weights| &weights.layout)
     }
 
+    /// The shape of a layer's experts.
+    ///
+    /// # Panics
+    /// When the layer has none.
+    pub fn expert_shape(&self, layer: LayerId) -> ExpertShape {
+        self.experts(layer).shape
+    }
+
     pub(super) fn weights(&self, file: FileId) -> &WeightFile {
         &self.weights[file.index()]
     }
 
     pub(super) fn resident(&self, layer: Option<LayerId>, part: Part) -> Resident {
-        *self.resident.get(&(layer, part)).expect("only parts of the model are asked for")
+        *self
+            .resident
+            .get(&(layer, part))
+            .unwrap_or_else(|| panic!("{part:?} of {layer:?} isn't a part of the model"))
     }
 
     pub(super) fn experts(&self, layer: LayerId) -> &PackedExperts {

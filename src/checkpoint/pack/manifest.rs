@@ -280,7 +280,10 @@ impl Manifest {
         })
     }
 
-    fn expert_formats(&self, blueprint: &Blueprint) -> Result<Vec<Option<[WeightFormat; 3]>>, String> {
+    fn expert_formats(
+        &self,
+        blueprint: &Blueprint,
+    ) -> Result<Vec<Option<[WeightFormat; 3]>>, String> {
         let mut entries = self.experts.iter();
         let mut formats = vec![];
         for (index, layer) in blueprint.spec.layers.iter().enumerate() {
@@ -296,7 +299,8 @@ impl Manifest {
                     moe.experts
                 ));
             }
-            let [gate, up, down] = [&entry.gate, &entry.up, &entry.down].map(|name| parse_format(name));
+            let [gate, up, down] =
+                [&entry.gate, &entry.up, &entry.down].map(|name| parse_format(name));
             formats.push(Some([gate?, up?, down?]));
         }
         match entries.next() {
@@ -312,7 +316,9 @@ pub fn made_by() -> String {
 }
 
 fn parse_format(name: &str) -> Result<WeightFormat, String> {
-    shorten(name).parse().map_err(|error: millstream_kernels::formats::UnknownFormat| error.to_string())
+    shorten(name)
+        .parse()
+        .map_err(|error: millstream_kernels::formats::UnknownFormat| error.to_string())
 }
 
 fn tensor_entries(blueprint: &Blueprint, formats: &Formats) -> Vec<TensorEntry> {

@@ -7,12 +7,14 @@
 //! | `files.rs`, `source.rs` | [`PackFiles`]: the open pack as the stages' `WeightSource` |
 //! | `file.rs` | reads past the page cache |
 //! | `checksum.rs`, `deep.rs` | checksums, and the check of every byte |
+//! | `describe.rs` | what `inspect` shows of it |
 //! | `error.rs` | everything that can be wrong |
 //!
 //! `src/convert` writes packs; docs/format.md describes them.
 
 pub mod checksum;
 mod deep;
+mod describe;
 mod error;
 mod file;
 mod files;
@@ -21,6 +23,7 @@ pub mod manifest;
 mod source;
 
 pub use deep::{check_data, check_deep, check_headers, check_small};
+pub use describe::describe_pack;
 pub use error::{Finding, PackError, Place};
 pub use file::PackFile;
 pub use files::{PackChecks, PackFiles, read_blueprint, read_manifest, slices_by};

@@ -8,7 +8,7 @@ use super::files::{PackFiles, WeightFile};
 use super::layout::{Section, TensorLayout};
 use millstream_kernels::WeightFormat;
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
-use millstream_stages::load::ExpertShape;
+use millstream_stages::load::{ExpertMatrix, ExpertShape};
 use millstream_stages::pieces::pieces;
 use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, WeightSource};
 use rayon::prelude::*;
@@ -21,10 +21,8 @@ const PARALLEL_RUNS_MIN: usize = 4;
 
 impl WeightSource for PackFiles {
     fn format(&self, layer: Option<LayerId>, part: Part) -> WeightFormat {
-        match (layer, part) {
-            (Some(layer), Part::ExpertGate(_)) => self.experts(layer).shape.formats[0],
-            (Some(layer), Part::ExpertUp(_)) => self.experts(layer).shape.formats[1],
-            (Some(layer), Part::ExpertDown(_)) => self.experts(layer).shape.formats[2],
+        match (layer, expert_matrix(part)) {
+            (Some(layer), Some((_, matrix))) => self.expert_formats(layer)[matrix as usize],
             _ => self.resident(layer, part).format,
         }
     }
@@ -36,23 +34,15 @@ impl WeightSource for PackFiles {
         block: &Rectangle,
         out: &mut [u8],
     ) -> Result<(), SourceError> {
-        let found = self.resident(layer, part);
-        let tensor = &self.weights(RESIDENT).layout.tensors[found.tensor];
         let all = pieces(&self.blueprint.spec, layer, part);
-        let (section, piece) = holder(&all, block);
-        let format = found.format;
+        let (index, piece) = holder(&all, block);
+        let format = self.format(layer, part);
         let first = block.rows.start - piece.rows.start;
         assert!(first.is_multiple_of(format.row_block()), "{block:?} cuts a row block");
-        let first = first / format.row_block() * format.block_bytes(block.cols.len());
         let bytes = format.matrix_bytes(block.rows.len(), block.cols.len());
         assert_eq!(out.len(), bytes, "{format}: {block:?}");
-        let wanted = Wanted {
-            weights: self.weights(RESIDENT),
-            tensor,
-            index: section,
-            section: tensor.sections[section],
-            checked: self.checks.resident,
-        };
+        let (wanted, base) = self.section(layer, part, index);
+        let first = base + first / format.row_block() * format.block_bytes(block.cols.len());
         wanted.read(first as u64..(first + bytes) as u64, out)
     }
 
@@ -80,12 +70,7 @@ impl WeightSource for PackFiles {
         out.copy_from_slice(&staging[slice * bytes..(slice + 1) * bytes]);
     }
 
-    fn verify(
-        &self,
-        layer: LayerId,
-        expert: ExpertId,
-        staging: &[u8],
-    ) -> Result<(), SourceError> {
+    fn verify(&self, layer: LayerId, expert: ExpertId, staging: &[u8]) -> Result<(), SourceError> {
         if !self.checks.experts {
             return Ok(());
         }
@@ -101,6 +86,36 @@ impl WeightSource for PackFiles {
 
     fn file_name(&self, file: FileId) -> String {
         self.weights(file).layout.name.clone()
+    }
+}
+
+impl PackFiles {
+    /// Where a piece of a tensor lies, and how far into its section it begins.
+    fn section(&self, layer: Option<LayerId>, part: Part, index: usize) -> (Wanted<'_>, usize) {
+        let (weights, tensor, base, checked) = match (layer, expert_matrix(part)) {
+            (Some(layer), Some((expert, matrix))) => {
+                let experts = self.experts(layer);
+                let base = experts.shape.range(matrix).start;
+                (self.weights(experts.file), expert.index(), base, self.checks.experts)
+            }
+            _ => {
+                let tensor = self.resident(layer, part).tensor;
+                (self.weights(RESIDENT), tensor, 0, self.checks.resident)
+            }
+        };
+        let tensor = &weights.layout.tensors[tensor];
+        let section = tensor.sections[index];
+        (Wanted { weights, tensor, index, section, checked }, base)
+    }
+}
+
+/// Which expert's matrix a part is, if it is one.
+fn expert_matrix(part: Part) -> Option<(ExpertId, ExpertMatrix)> {
+    match part {
+        Part::ExpertGate(expert) => Some((expert, ExpertMatrix::Gate)),
+        Part::ExpertUp(expert) => Some((expert, ExpertMatrix::Up)),
+        Part::ExpertDown(expert) => Some((expert, ExpertMatrix::Down)),
+        _ => None,
     }
 }
 

@@ -6,8 +6,8 @@
 //! second-level cache before the next group is touched.
 
 use super::decoded::all_blocks;
-use super::rows::{AHEAD_BYTES, Layout, Rows, SCALE_CHUNKS};
-use super::{Element, Operation, Simd, Weights, load_padded};
+use super::rows::{AHEAD_BYTES, Layout, Row, Rows, SCALE_CHUNKS};
+use super::{Element, Operation, Simd, Weights, load_padded, prefetch};
 use crate::activations::Activations;
 use crate::formats::{
     int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
@@ -18,6 +18,10 @@ use std::ops::Range;
 /// Weight bytes that all tokens pass over before the next are touched: a part of the smallest
 /// second-level cache (512 KiB) of the CPUs in question, with room left for activations.
 const GROUP_BYTES: usize = 256 << 10;
+
+/// The most columns of an activation row that stays in the first-level cache (32 KiB) while weights
+/// stream through it.
+const COLS_IN_CACHE: usize = 3072;
 
 /// Every activation row times every weight row; see [`crate::Kernels::matmul`].
 pub struct Matmul<'a> {
@@ -54,11 +58,12 @@ fn all_groups<S: Simd, T: Element>(
     x: Activations,
     out: &mut [f32],
 ) {
-    // A multiple of four, the most rows that a tile has.
-    let group = (GROUP_BYTES / size_of::<T>() / w.stride.max(1)).max(4) & !3;
-    // Measured from memory (benches/kernels.rs): a token alone reads bf16 rows and short f32 rows
-    // fastest one by one, f32 rows of 16 KiB four at a time.
-    let one_by_one = true;
+    // A multiple of four, the most rows that a tile has; a token alone takes them all at once.
+    let group = match x.rows.len() {
+        1 => rows.max(1),
+        _ => (GROUP_BYTES / size_of::<T>() / w.stride.max(1)).max(4) & !3,
+    };
+    let one_by_one = size_of::<T>() > 1 && w.cols <= COLS_IN_CACHE;
     let tokens_max = if S::WIDE { 6 } else { 3 };
     for first_row in (0..rows).step_by(group) {
         let end = rows.min(first_row + group);
@@ -69,7 +74,8 @@ fn all_groups<S: Simd, T: Element>(
             let out = &mut out[t * rows..(t + tokens) * rows];
             let job = Job { w: w.from(first_row), x, out, rows, first_row, end };
             match (S::WIDE, tokens) {
-                (_, 1) if one_by_one => cpu.run(Tiles::<T, 2, 1>(job)),
+                (_, 1) if one_by_one => cpu.run(Tiles::<T, 1, 1>(job)),
+                (true, 1) if size_of::<T>() == 2 => cpu.run(Tiles::<T, 8, 1>(job)),
                 (_, 1) => cpu.run(Tiles::<T, 4, 1>(job)),
                 (true, 2) => cpu.run(Tiles::<T, 4, 2>(job)),
                 (true, 3) => cpu.run(Tiles::<T, 4, 3>(job)),
@@ -103,56 +109,56 @@ impl<T: Element, const R: usize, const N: usize> Operation for Tiles<'_, T, R, N
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, cpu: S) {
-        let Job { mut w, x, out, rows, first_row, end } = self.0;
+        let Job { w, x, out, rows, first_row, end } = self.0;
         let mut tokens: [&[f32]; N] = [&[]; N];
         for (t, token) in tokens.iter_mut().enumerate() {
             *token = x.token(t, w.cols);
         }
-        let mut r = first_row;
-        while r + R <= end {
-            let sums = tile::<S, T, R, N>(cpu, w, &tokens);
+        let tiles = (end - first_row) / R;
+        for i in 0..tiles {
+            let row = |r| if N == 1 { r * tiles + i } else { i * R + r };
+            let tile = std::array::from_fn(|r| w.row(row(r)));
+            let sums = tile_sums::<S, T, R, N>(cpu, tile, &tokens);
             for t in 0..N {
-                out[t * rows + r..][..R].copy_from_slice(&sums[t]);
+                for r in 0..R {
+                    out[t * rows + first_row + row(r)] = sums[t][r];
+                }
             }
-            w = w.from(R);
-            r += R;
         }
-        while r < end {
-            let sums = tile::<S, T, 1, N>(cpu, w, &tokens);
+        for i in R * tiles..end - first_row {
+            let sums = tile_sums::<S, T, 1, N>(cpu, [w.row(i)], &tokens);
             for t in 0..N {
-                out[t * rows + r] = sums[t][0];
+                out[t * rows + first_row + i] = sums[t][0];
             }
-            w = w.from(1);
-            r += 1;
         }
     }
 }
 
-/// Dots of the first R rows of `w` with N tokens.
+/// Dots of R rows with N tokens.
 #[inline(always)]
-fn tile<S: Simd, T: Element, const R: usize, const N: usize>(
+fn tile_sums<S: Simd, T: Element, const R: usize, const N: usize>(
     cpu: S,
-    w: Rows<T>,
+    rows: [Row<T>; R],
     tokens: &[&[f32]; N],
 ) -> [[f32; R]; N] {
-    let count = w.cols / LANES;
+    let cols = tokens[0].len();
+    let count = cols / LANES;
     let mut lanes = [[cpu.splat(0.0); R]; N];
+    let mut scales = [cpu.splat(1.0); R];
     if T::SCALED {
         for first in (0..count).step_by(SCALE_CHUNKS) {
-            let end = count.min(first + SCALE_CHUNKS);
-            let mut scales = [cpu.splat(0.0); R];
             for r in 0..R {
-                scales[r] = w.scale(cpu, r, first);
+                scales[r] = rows[r].scale(cpu, first);
             }
-            lanes = add_chunks(cpu, w, tokens, first..end, &scales, lanes);
+            let chunks = first..count.min(first + SCALE_CHUNKS);
+            lanes = add_chunks(cpu, &rows, tokens, chunks, &scales, lanes);
         }
     } else {
-        let scales = [cpu.splat(1.0); R];
-        lanes = add_chunks(cpu, w, tokens, 0..count, &scales, lanes);
+        lanes = add_chunks(cpu, &rows, tokens, 0..count, &scales, lanes);
     }
-    if count * LANES < w.cols {
+    if count * LANES < cols {
         for r in 0..R {
-            let weights = w.rest(cpu, r, count);
+            let weights = rows[r].rest(cpu, count);
             for t in 0..N {
                 let x = load_padded(cpu, &tokens[t][count * LANES..]);
                 lanes[t][r] = cpu.fma(weights, x, lanes[t][r]);
@@ -172,7 +178,7 @@ fn tile<S: Simd, T: Element, const R: usize, const N: usize>(
 #[inline(always)]
 fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
     cpu: S,
-    w: Rows<T>,
+    rows: &[Row<T>; R],
     tokens: &[&[f32]; N],
     chunks: Range<usize>,
     scales: &[S::Vector; R],
@@ -181,13 +187,11 @@ fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
     let mut w_chunks: [&[[T; LANES]]; R] = [&[]; R];
     let mut x_chunks: [&[[f32; LANES]]; N] = [&[]; N];
     for r in 0..R {
-        w_chunks[r] = &w.weights(r).as_chunks().0[chunks.clone()];
+        w_chunks[r] = &rows[r].weights.as_chunks().0[chunks.clone()];
     }
     for t in 0..N {
         x_chunks[t] = &tokens[t].as_chunks().0[chunks.clone()];
     }
-    const D: usize = match option_env!("K2_D") { Some(d) => parse(d), None => 2048 };
-    let d = D / size_of::<T>();
     for c in 0..chunks.len() {
         let mut weights = [cpu.splat(0.0); R];
         for r in 0..R {
@@ -195,13 +199,16 @@ fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
             if T::SCALED {
                 weights[r] = cpu.mul(weights[r], scales[r]);
             }
+            if N == 1 && R > 1 && size_of::<T>() == 4 {
+                prefetch(&w_chunks[r][c], AHEAD_BYTES / size_of::<T>());
+            }
         }
-        if c % (4 / size_of::<T>()) == 0 && D > 0 {
-        for r in 0..R {
-            let at = (chunks.start + c) * LANES + d;
-            let at = if at < w.cols { at + r * w.stride } else { at - w.cols + (R + r) * w.stride };
-            w.ask(at, 1);
-        }
+        if N > 1 {
+            let bytes = R * LANES * size_of::<T>();
+            for line in 0..bytes.div_ceil(64) {
+                let at = (R*tokens[0].len()).max((8<<10)/size_of::<T>())+(chunks.start + c) * R * LANES + line * 64 / size_of::<T>();
+                prefetch(rows[0].weights, at);
+            }
         }
         for t in 0..N {
             let x = cpu.load(&x_chunks[t][c]);
@@ -211,12 +218,4 @@ fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
         }
     }
     lanes
-}
-
-const fn parse(d: &str) -> usize {
-    let b = d.as_bytes();
-    let mut v = 0;
-    let mut i = 0;
-    while i < b.len() { v = v * 10 + (b[i] - b'0') as usize; i += 1; }
-    v
 }

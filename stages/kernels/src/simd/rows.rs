@@ -4,18 +4,14 @@
 //! [`Element`] says how 16 of them become f32, and [`Element::SCALED`] whether each run of 128
 //! columns has a scale.
 
-use super::{Element, F16, Simd, load_padded, prefetch};
+use super::{Element, F16, Simd, load_padded};
 use crate::formats::{ScaleType, WeightFormat, fp8};
 use crate::scalar::LANES;
 use crate::weights::{Floats, Weights};
 use bytemuck::TransparentWrapper;
 
-/// Bytes of a cache line.
-pub const LINE_BYTES: usize = 64;
-
-/// How far ahead of its use a weight is asked for, at least. Rows are asked for in address order,
-/// whatever order they are used in: the memory likes one long stream best.
-pub const AHEAD_BYTES: usize = 8 << 10;
+/// How far ahead of its use a weight is asked for, where the CPU doesn't do better by itself.
+pub const AHEAD_BYTES: usize = 1 << 10;
 
 /// Chunks of 16 columns that share a scale, where there are scales.
 pub const SCALE_CHUNKS: usize = fp8::BLOCK / LANES;
@@ -32,6 +28,15 @@ pub struct Rows<'a, T> {
     /// Elements in front of a row's weights: its scales.
     head: usize,
     /// The type of scales; unused where there are none.
+    scale: ScaleType,
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub struct Row<'a, T> {
+    /// As they lie in memory.
+    pub weights: &'a [T],
+    scales: &'a [T],
     scale: ScaleType,
 }
 
@@ -88,38 +93,34 @@ impl<'a, T: Element> Rows<'a, T> {
         Rows { data: &self.data[row * self.stride..], ..self }
     }
 
-    /// The weights of a row as they lie there.
+    /// A row.
     #[inline(always)]
-    pub fn weights(self, row: usize) -> &'a [T] {
-        &self.data[row * self.stride + self.head..][..self.cols]
+    pub fn row(self, row: usize) -> Row<'a, T> {
+        let row = &self.data[row * self.stride..][..self.head + self.cols];
+        let (scales, weights) = row.split_at(self.head);
+        Row { weights, scales, scale: self.scale }
+    }
+}
+
+impl<T: Element> Row<'_, T> {
+    /// The scale of a chunk of 16 columns; nothing that counts where there are none.
+    #[inline(always)]
+    pub fn scale<S: Simd>(self, cpu: S, chunk: usize) -> S::Vector {
+        cpu.splat(T::scale(self.scale, self.scales, chunk / SCALE_CHUNKS))
     }
 
-    /// The scale of a row's chunk; nothing that counts where there are none.
+    /// The last weights, those from `chunk` on, filled up with +0.
     #[inline(always)]
-    pub fn scale<S: Simd>(self, cpu: S, row: usize, chunk: usize) -> S::Vector {
-        cpu.splat(T::scale(self.scale, &self.data[row * self.stride..], chunk / SCALE_CHUNKS))
-    }
-
-    /// The last weights of a row, those behind `chunk`, filled up with +0.
-    #[inline(always)]
-    pub fn rest<S: Simd>(self, cpu: S, row: usize, chunk: usize) -> S::Vector {
-        let weights = &self.weights(row)[chunk * LANES..];
+    pub fn rest<S: Simd>(self, cpu: S, chunk: usize) -> S::Vector {
+        let weights = &self.weights[chunk * LANES..];
         let padded = load_padded(cpu, weights);
         if !T::SCALED {
             return padded;
         }
         // A scale may turn a zero into another zero or NaN.
         let mut lanes = [0.0; LANES];
-        cpu.store(cpu.mul(padded, self.scale(cpu, row, chunk)), &mut lanes);
+        cpu.store(cpu.mul(padded, self.scale(cpu, chunk)), &mut lanes);
         lanes[weights.len()..].fill(0.0);
         cpu.load(&lanes)
-    }
-
-    /// Asks for the cache lines of so many elements, `ahead` elements from the first row's start.
-    #[inline(always)]
-    pub fn ask(self, ahead: usize, elements: usize) {
-        for line in 0..(elements * size_of::<T>()).div_ceil(LINE_BYTES) {
-            prefetch(self.data, ahead + line * (LINE_BYTES / size_of::<T>()));
-        }
     }
 }

@@ -7,7 +7,7 @@
 //! cache.
 
 use super::columns::{Block, ColumnCode, Room, TILE_CHUNKS, TILE_COLUMNS};
-use super::rows::{AHEAD_BYTES, Layout, Rows, SCALE_CHUNKS};
+use super::rows::{Layout, Rows, SCALE_CHUNKS};
 use super::{Element, Operation, Simd, load_padded, store_first};
 use crate::formats::block::BLOCK_ROWS;
 use crate::formats::{
@@ -42,59 +42,27 @@ impl Operation for Transposed<'_> {
     }
 }
 
-/// Four rows at a time, then those that are left.
+/// Row by row.
 #[inline(always)]
-fn all_rows<S: Simd, T: Element>(cpu: S, mut w: Rows<T>, q: &[f32], y: &mut [f32]) {
-    let (fours, rest) = q.as_chunks::<4>();
-    for q in fours {
-        some_rows(cpu, w, q, y);
-        w = w.from(4);
-    }
-    for q in rest {
-        some_rows(cpu, w, &[*q], y);
-        w = w.from(1);
-    }
-}
-
-/// The first R rows of `w`.
-#[inline(always)]
-fn some_rows<S: Simd, T: Element, const R: usize>(cpu: S, w: Rows<T>, q: &[f32; R], y: &mut [f32]) {
+fn all_rows<S: Simd, T: Element>(cpu: S, w: Rows<T>, q: &[f32], y: &mut [f32]) {
     let (y, y_rest) = y.as_chunks_mut::<LANES>();
-    let count = y.len();
-    let mut chunks: [&[[T; LANES]]; R] = [&[]; R];
-    let mut factors = [cpu.splat(0.0); R];
-    for r in 0..R {
-        chunks[r] = &w.weights(r).as_chunks().0[..count];
-        factors[r] = cpu.splat(q[r]);
-    }
-    let ahead = (R * w.stride).max(AHEAD_BYTES / size_of::<T>());
-    let mut scales = [cpu.splat(1.0); R];
-    let run = if T::SCALED { SCALE_CHUNKS } else { count.max(1) };
-    for first in (0..count).step_by(run) {
-        if T::SCALED {
-            for r in 0..R {
-                scales[r] = w.scale(cpu, r, first);
+    let run = if T::SCALED { SCALE_CHUNKS } else { y.len().max(1) };
+    for (r, q) in q.iter().enumerate() {
+        let row = w.row(r);
+        let factor = cpu.splat(*q);
+        let chunks = &row.weights.as_chunks::<LANES>().0[..y.len()];
+        for (run, (chunks, y)) in chunks.chunks(run).zip(y.chunks_mut(run)).enumerate() {
+            let scale = row.scale(cpu, run * SCALE_CHUNKS);
+            for (chunk, y) in chunks.iter().zip(y) {
+                let weights = T::load(cpu, chunk);
+                let weights = if T::SCALED { cpu.mul(weights, scale) } else { weights };
+                cpu.store(cpu.fma(factor, weights, cpu.load(y)), y);
             }
         }
-        for c in first..count.min(first + run) {
-            w.ask(ahead + c * R * LANES, R * LANES);
-            let mut sum = cpu.load(&y[c]);
-            for r in 0..R {
-                let mut weights = T::load(cpu, &chunks[r][c]);
-                if T::SCALED {
-                    weights = cpu.mul(weights, scales[r]);
-                }
-                sum = cpu.fma(factors[r], weights, sum);
-            }
-            cpu.store(sum, &mut y[c]);
+        if !y_rest.is_empty() {
+            let rest = row.rest(cpu, y.len());
+            store_first(cpu, cpu.fma(factor, rest, load_padded(cpu, y_rest)), y_rest);
         }
-    }
-    if !y_rest.is_empty() {
-        let mut sum = load_padded(cpu, y_rest);
-        for r in 0..R {
-            sum = cpu.fma(factors[r], w.rest(cpu, r, count), sum);
-        }
-        store_first(cpu, sum, y_rest);
     }
 }
 
