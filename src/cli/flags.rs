@@ -1,8 +1,10 @@
 //! Flags that several commands share. Each can also be set by `MILLSTREAM_<FLAG>`; the flag wins.
 
 use super::Failure;
+use crate::checkpoint::pack::PackChecks;
 use crate::engine::{MemoryBudget, Options};
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use millstream_kernels::Isa;
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
 use millstream_topology::TopologyArg;
@@ -14,8 +16,8 @@ const PREFILL_CHUNK_MAX: usize = 4096;
 /// Which model.
 #[derive(Args, Debug)]
 pub struct ModelFlag {
-    /// Model directory: a Hugging Face snapshot (safetensors). Left out: the small model inside
-    /// the binary
+    /// Model directory: a Millstream pack, a Hugging Face snapshot (safetensors) or a colibri
+    /// container. Left out: the small model inside the binary
     #[arg(short, long, env = "MILLSTREAM_MODEL", value_name = "DIR")]
     pub model: Option<PathBuf>,
 }
@@ -63,9 +65,13 @@ pub struct EngineFlags {
     /// Positions of a sequence, prompt and answer [default: the model's, at most 4096]
     #[arg(long, env = "MILLSTREAM_CONTEXT", allow_negative_numbers = true, value_name = "N")]
     pub context: Option<usize>,
-    /// Kernels: auto, scalar, avx2 or avx512; the answer is the same bytes with each
+    /// Kernels: auto, scalar, avx2, avx-vnni or avx512; the answer is the same bytes with each
     #[arg(long, env = "MILLSTREAM_ISA", default_value = "auto", value_parser = parse_isa)]
     pub isa: IsaChoice,
+    /// Check each slice of an expert against the pack's checksums whenever it is read (resident
+    /// weights always are); models that aren't packs have none
+    #[arg(long, env = "MILLSTREAM_VERIFY_READS", value_parser = FalseyValueParser::new())]
+    pub verify_reads: bool,
     /// How experts are guessed ahead: off or repeat
     #[arg(long, env = "MILLSTREAM_LOOKAHEAD", default_value = "off", value_parser = parse_lookahead)]
     pub lookahead: Lookahead,
@@ -85,6 +91,11 @@ pub struct EngineFlags {
 pub struct IsaChoice(pub Option<Isa>);
 
 impl EngineFlags {
+    /// What is checked of a pack's weights as they are read.
+    pub fn checks(&self) -> PackChecks {
+        PackChecks { experts: self.verify_reads, ..PackChecks::default() }
+    }
+
     /// What they mean for the engine.
     pub fn options(&self) -> Result<Options, Failure> {
         if !(1..=PREFILL_CHUNK_MAX).contains(&self.prefill_chunk) {

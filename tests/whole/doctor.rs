@@ -443,7 +443,8 @@ fn damage_in_a_pack_is_named_by_file_and_place() {
     for name in names {
         let path = sound.path().join(name);
         let whole = std::fs::read(&path).expect("a file");
-        change_byte(&path, whole.len() / 2, |byte| byte ^ 4);
+        let data = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight")) as usize;
+        change_byte(&path, data, |byte| byte ^ 4);
         assert_eq!(look(sound.path(), false).0, [], "{name}: headers don't show it");
         let (found, _) = look(sound.path(), true);
         expect(&found, Severity::Error, name, "aren't the ones that were written", "restore");
@@ -455,8 +456,9 @@ fn damage_in_a_pack_is_named_by_file_and_place() {
         std::fs::write(&path, &whole).expect("written");
         change_byte(&path, 20, |byte| byte ^ 1);
         expect(&look(sound.path(), false).0, Severity::Error, name, "the header", "restore");
-        std::fs::remove_file(&path).expect("removed");
+        std::fs::write(&path, &whole).expect("written");
     }
+    names.iter().for_each(|name| std::fs::remove_file(sound.path().join(name)).expect("removed"));
     change_byte(&sound.path().join("generation_config.json"), 3, |_| b' ');
     let (found, _) = look(sound.path(), false);
     names.iter().for_each(|name| {

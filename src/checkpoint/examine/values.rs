@@ -1,8 +1,8 @@
 //! Values that no sound tensor has: a count of them over a run of bytes, and what that means.
 //!
 //! Floats and fp8 codes must be finite numbers; scales must also be above zero, as every quantiser
-//! makes them. Bytes are counted without a branch each, and looked at one by one only in a run
-//! that has something bad in it. Bytes in, a [`Tally`] out; tallies of a tensor's runs add up.
+//! makes them. A run of bytes is looked at value by value only when it has something bad in it.
+//! Bytes in, a [`Tally`] out; tallies of a tensor's runs add up.
 
 use super::finding::{Finding, Place, Severity};
 use millstream_kernels::ScaleType;
@@ -55,54 +55,68 @@ impl Values {
 
     /// Counts what is bad in bytes that start at value number `first`.
     pub fn tally(self, bytes: &[u8], first: u64) -> Tally {
+        // Infinities and NaN have all bits of the exponent; e4m3 has no infinities.
+        let double = |b| u64::from_le_bytes(b) & 0x7ff0_0000_0000_0000 == 0x7ff0_0000_0000_0000;
+        let single = |b| u32::from_le_bytes(b) & 0x7f80_0000 == 0x7f80_0000;
+        let brain = |b| u16::from_le_bytes(b) & 0x7f80 == 0x7f80;
+        let half = |b| u16::from_le_bytes(b) & 0x7c00 == 0x7c00;
         match self {
-            Values::F64 => count(bytes, first, |b| f64::from_le_bytes(b), false),
-            Values::F32 => count(bytes, first, single, false),
-            Values::Bf16 => count(bytes, first, brain, false),
-            Values::F16 => count(bytes, first, half, false),
-            Values::Fp8 => count(bytes, first, |[code]| f64::from(fp8_e4m3_to_f32(code)), false),
-            Values::Scales(ScaleType::F32) => count(bytes, first, single, true),
-            Values::Scales(ScaleType::Bf16) => count(bytes, first, brain, true),
-            Values::Scales(ScaleType::F16) => count(bytes, first, half, true),
-            Values::Scales(ScaleType::Ue8m0) => {
-                count(bytes, first, |[code]| f64::from(ue8m0_to_f32(code)), true)
-            }
+            Values::F64 => count(bytes, first, double, f64::from_le_bytes),
+            Values::F32 => count(bytes, first, single, of_single),
+            Values::Bf16 => count(bytes, first, brain, of_brain),
+            Values::F16 => count(bytes, first, half, of_half),
+            Values::Fp8 => count(bytes, first, |[code]| code & 0x7f == 0x7f, of_fp8),
+            Values::Scales(ScaleType::F32) => count_scales(bytes, first, of_single),
+            Values::Scales(ScaleType::Bf16) => count_scales(bytes, first, of_brain),
+            Values::Scales(ScaleType::F16) => count_scales(bytes, first, of_half),
+            Values::Scales(ScaleType::Ue8m0) => count_scales(bytes, first, of_ue8m0),
             Values::Integers => Tally::default(),
         }
     }
 }
 
-fn single(bytes: [u8; 4]) -> f64 {
+fn of_single(bytes: [u8; 4]) -> f64 {
     f64::from(f32::from_le_bytes(bytes))
 }
 
-fn brain(bytes: [u8; 2]) -> f64 {
+fn of_brain(bytes: [u8; 2]) -> f64 {
     f64::from(bf16_to_f32(u16::from_le_bytes(bytes)))
 }
 
-fn half(bytes: [u8; 2]) -> f64 {
+fn of_half(bytes: [u8; 2]) -> f64 {
     f64::from(f16_to_f32(u16::from_le_bytes(bytes)))
 }
 
-/// Counts over values of `N` bytes. NaN compares as nothing, so each test is a plain comparison.
+fn of_fp8([code]: [u8; 1]) -> f64 {
+    f64::from(fp8_e4m3_to_f32(code))
+}
+
+fn of_ue8m0([code]: [u8; 1]) -> f64 {
+    f64::from(ue8m0_to_f32(code))
+}
+
+fn count_scales<const N: usize>(bytes: &[u8], first: u64, value: impl Fn([u8; N]) -> f64) -> Tally {
+    // NaN compares as false.
+    let is_bad = |bytes| !(value(bytes) > 0.0 && value(bytes) < f64::INFINITY);
+    count(bytes, first, is_bad, &value)
+}
+
+/// Counts over values of `N` bytes.
 fn count<const N: usize>(
     bytes: &[u8],
     first: u64,
+    is_bad: impl Fn([u8; N]) -> bool,
     value: impl Fn([u8; N]) -> f64,
-    scales: bool,
 ) -> Tally {
-    let values = bytes.as_chunks::<N>().0;
-    let good = |value: f64| value.abs() < f64::INFINITY && (!scales || value > 0.0);
-    let bad: u64 = values.iter().map(|&bytes| u64::from(!good(value(bytes)))).sum();
-    if bad == 0 {
-        return Tally::default();
-    }
     let mut tally = Tally::default();
-    for (index, value) in (first..).zip(values.iter().map(|&bytes| value(bytes))) {
-        if good(value) {
-            continue;
-        }
+    let values = bytes.as_chunks::<N>().0;
+    // Without a branch for each.
+    if !values.iter().fold(false, |any, &bytes| any | is_bad(bytes)) {
+        return tally;
+    }
+    for (index, &bytes) in (first..).zip(values).filter(|(_, bytes)| is_bad(**bytes)) {
         tally.first.get_or_insert(index);
+        let value = value(bytes);
         let counter = match value {
             _ if value.is_nan() => &mut tally.nan,
             _ if value.is_infinite() => &mut tally.infinite,

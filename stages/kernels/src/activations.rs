@@ -86,7 +86,7 @@ impl ActivationLayout {
 pub struct Quantised<'a> {
     /// The layout of every row.
     pub layout: ActivationLayout,
-    /// [`ActivationLayout::codes`] a row.
+    /// [`ActivationLayout::codes`] a row, each from -127 to 127.
     pub codes: &'a [i8],
     /// [`ActivationLayout::units`] a row.
     pub scales: &'a [f32],

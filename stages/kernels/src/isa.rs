@@ -12,14 +12,17 @@ use std::str::FromStr;
 pub enum Isa {
     /// Plain Rust, the definition. Runs everywhere, slowly: each fused multiply-add may be a call.
     Scalar,
-    /// x86-64 with AVX2 and FMA: 16 lanes are two registers.
+    /// x86-64 with AVX2, FMA and F16C: 16 lanes are two registers.
     Avx2,
-    /// x86-64 with AVX-512 F and VL: 16 lanes are one register.
+    /// The same and AVX-VNNI: a dot of four bytes is one instruction.
+    AvxVnni,
+    /// x86-64 with AVX-512 F and VL: 16 lanes are one register. Dots of bytes take AVX-512 VNNI
+    /// and BW where they exist (all but the oldest of these CPUs), else AVX2.
     Avx512,
 }
 
 /// Every instruction set of this crate, slowest first, whether or not this machine has it.
-pub const ISAS: &[Isa] = &[Isa::Scalar, Isa::Avx2, Isa::Avx512];
+pub const ISAS: &[Isa] = &[Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512];
 
 impl Isa {
     /// The instruction sets that this CPU and operating system can run, slowest first. Never empty.
@@ -42,6 +45,7 @@ impl Isa {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avx-vnni",
             Isa::Avx512 => "avx512",
         }
     }
@@ -62,7 +66,7 @@ pub enum UnknownIsa {
     )]
     NotShipped(String),
     /// Not a known name.
-    #[error("unknown instruction set \"{0}\"; use one of scalar, avx2, avx512")]
+    #[error("unknown instruction set \"{0}\"; use one of scalar, avx2, avx-vnni, avx512")]
     NoSuchName(String),
 }
 
@@ -73,6 +77,7 @@ impl FromStr for Isa {
         match name {
             "scalar" => Ok(Isa::Scalar),
             "avx2" => Ok(Isa::Avx2),
+            "avx-vnni" => Ok(Isa::AvxVnni),
             "avx512" => Ok(Isa::Avx512),
             "neon" | "sve" | "amx" | "sse" => Err(UnknownIsa::NotShipped(name.to_owned())),
             _ => Err(UnknownIsa::NoSuchName(name.to_owned())),

@@ -33,6 +33,8 @@ enum Body {
     #[cfg(target_arch = "x86_64")]
     Avx2(simd::Avx2),
     #[cfg(target_arch = "x86_64")]
+    AvxVnni(simd::Avx2),
+    #[cfg(target_arch = "x86_64")]
     Avx512(simd::Avx512),
 }
 
@@ -42,7 +44,9 @@ macro_rules! dispatch {
         match $kernels.body {
             Body::Scalar => scalar::$scalar($($argument),*),
             #[cfg(target_arch = "x86_64")]
-            Body::Avx2(cpu) => simd::Simd::run(cpu, simd::ops::$vector { $($argument),* }),
+            Body::Avx2(cpu) | Body::AvxVnni(cpu) => {
+                simd::Simd::run(cpu, simd::ops::$vector { $($argument),* })
+            }
             #[cfg(target_arch = "x86_64")]
             Body::Avx512(cpu) => simd::Simd::run(cpu, simd::ops::$vector { $($argument),* }),
         }
@@ -57,11 +61,33 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => simd::Avx2::detect().map(Body::Avx2),
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => simd::Avx2::detect_vnni().map(Body::AvxVnni),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => simd::Avx512::detect().map(Body::Avx512),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => None,
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => None,
         };
         body.map(|body| Kernels { body })
+    }
+
+    /// Bodies that this CPU can run and no [`Isa`] chooses on it, by name: tests hold them to the
+    /// definition too.
+    #[doc(hidden)]
+    pub fn spare_bodies() -> Vec<(&'static str, Kernels)> {
+        #[cfg(not(target_arch = "x86_64"))]
+        return Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            let vnni = simd::Avx2::detect_vnni_evex().map(Body::AvxVnni);
+            let no_vnni = simd::Avx512::detect().map(|cpu| Body::Avx512(cpu.without_vnni()));
+            [
+                ("avx-vnni in the encoding of avx512", vnni),
+                ("avx512 with the integer dots of avx2", no_vnni),
+            ]
+            .into_iter()
+            .filter_map(|(name, body)| Some((name, Kernels { body: body? })))
+            .collect()
+        }
     }
 
     /// The instruction set.
@@ -70,6 +96,8 @@ impl Kernels {
             Body::Scalar => Isa::Scalar,
             #[cfg(target_arch = "x86_64")]
             Body::Avx2(_) => Isa::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Body::AvxVnni(_) => Isa::AvxVnni,
             #[cfg(target_arch = "x86_64")]
             Body::Avx512(_) => Isa::Avx512,
         }

@@ -5,13 +5,26 @@
 
 #![allow(unsafe_code)]
 
+use super::half_dots::{Maddubs, VnniEvex, VnniVex};
+use super::integers::IntegerOperation;
+use super::integers256::Integers256;
 use super::{FP8_HALVES_FACTOR, LANES, Operation, Simd};
 use crate::math::exp_steps::MAGIC;
 use std::arch::x86_64::*;
 
 /// Proof that this CPU has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx2(());
+pub struct Avx2 {
+    dots: Dots,
+}
+
+/// The instructions for dots of bytes; a variant of VNNI holds the proof that they exist.
+#[derive(Clone, Copy, Debug)]
+enum Dots {
+    Maddubs,
+    Vex(VnniVex),
+    Evex(VnniEvex),
+}
 
 impl Avx2 {
     /// The proof, if the CPU and the operating system have them.
@@ -19,13 +32,25 @@ impl Avx2 {
         let found = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
-        found.then_some(Avx2(()))
+        found.then_some(Avx2 { dots: Dots::Maddubs })
+    }
+
+    /// The same and AVX-VNNI for dots of bytes.
+    pub fn detect_vnni() -> Option<Avx2> {
+        let dots = Dots::Vex(VnniVex::detect()?);
+        Avx2::detect().map(|_| Avx2 { dots })
+    }
+
+    /// The same with the 256-bit form of AVX-512 VNNI instead.
+    pub fn detect_vnni_evex() -> Option<Avx2> {
+        let dots = Dots::Evex(VnniEvex::detect()?);
+        Avx2::detect().map(|_| Avx2 { dots })
     }
 }
 
 /// Lanes 0-7 and 8-15.
 #[derive(Clone, Copy, Debug)]
-pub struct Pair(__m256, __m256);
+pub struct Pair(pub __m256, pub __m256);
 
 /// Words 0-7 and 8-15.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +81,7 @@ fn scale_half_by_power(value: __m256, shifted: __m256) -> __m256 {
 /// Widens 8 bf16.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn widen_half(halves: __m128i) -> __m256 {
+pub fn widen_half(halves: __m128i) -> __m256 {
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
 }
 
@@ -107,6 +132,20 @@ impl Simd for Avx2 {
     fn run<O: Operation>(self, operation: O) -> O::Output {
         // SAFETY: avx2 and fma exist: `self` comes from `detect`.
         unsafe { run_here(self, operation) }
+    }
+
+    #[inline(always)]
+    fn run_integers<O: IntegerOperation>(self, operation: O) {
+        match self.dots {
+            Dots::Maddubs => operation.run(Integers256::new(self, Maddubs)),
+            Dots::Vex(dots) => operation.run(Integers256::new(self, dots)),
+            Dots::Evex(dots) => operation.run(Integers256::new(self, dots)),
+        }
+    }
+
+    #[inline(always)]
+    fn avx2(self) -> Avx2 {
+        self
     }
 
     #[inline(always)]

@@ -7,22 +7,36 @@
 #![allow(unsafe_code)]
 
 use super::avx2::fp8_as_halves;
-use super::{FP8_HALVES_FACTOR, LANES, Operation, Simd};
+use super::integers::IntegerOperation;
+use super::integers512::Integers512;
+use super::{Avx2, FP8_HALVES_FACTOR, LANES, Operation, Simd};
 use crate::math::exp_steps::MAGIC;
 use std::arch::x86_64::*;
 
-/// Proof that this CPU has AVX-512 F and VL (and AVX2 and FMA, which they include).
+/// Proof that this CPU has AVX-512 F and VL (and AVX2, FMA and F16C, which they include).
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512(());
+pub struct Avx512 {
+    avx2: Avx2,
+    /// True if BW and VNNI are there and used: integers in 512 bits, else as AVX2 does them.
+    vnni: bool,
+}
 
 impl Avx512 {
     /// The proof, if the CPU and the operating system have it.
     pub fn detect() -> Option<Avx512> {
-        let found = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma");
-        found.then_some(Avx512(()))
+        let found = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl");
+        let vnni = is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni");
+        if found { Avx2::detect().map(|avx2| Avx512 { avx2, vnni }) } else { None }
+    }
+
+    /// The same with integers as AVX2 does them.
+    pub fn without_vnni(self) -> Avx512 {
+        Avx512 { vnni: false, ..self }
+    }
+
+    /// True if BW and VNNI are there and used.
+    pub fn has_vnni(self) -> bool {
+        self.vnni
     }
 }
 
@@ -42,6 +56,19 @@ impl Simd for Avx512 {
     fn run<O: Operation>(self, operation: O) -> O::Output {
         // SAFETY: avx512f exists: `self` comes from `detect`.
         unsafe { run_here(self, operation) }
+    }
+
+    #[inline(always)]
+    fn run_integers<O: IntegerOperation>(self, operation: O) {
+        match Integers512::new(self) {
+            Some(cpu) => operation.run(cpu),
+            None => self.avx2.run_integers(operation),
+        }
+    }
+
+    #[inline(always)]
+    fn avx2(self) -> Avx2 {
+        self.avx2
     }
 
     #[inline(always)]
@@ -84,7 +111,7 @@ impl Simd for Avx512 {
         // - 16 bytes are readable: `from` is a reference to them. No alignment is needed.
         unsafe {
             let halves = fp8_as_halves(_mm_loadu_si128(from.as_ptr().cast()));
-            _mm512_cvtph_ps(halves)
+            _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(FP8_HALVES_FACTOR))
         }
     }
 

@@ -96,7 +96,7 @@ static HIGH_BITS: [[u32; LANES]; 2] = [
 /// The entries of a table that words name, times the scale.
 #[inline(always)]
 fn look_up<S: Simd>(cpu: S, values: &[f32; LANES], index: S::Words, scale: f32) -> S::Vector {
-    cpu.lookup(cpu.mul(cpu.load(values), cpu.splat(scale)), index)
+    cpu.mul(cpu.lookup(cpu.load(values), index), cpu.splat(scale))
 }
 
 /// The nibbles of a chunk.

@@ -38,12 +38,17 @@ pub trait IntegerSimd: Copy {
     /// True if sums, weights and accumulators of eight tokens fit the registers, false if those of
     /// four do.
     const WIDE: bool;
+    /// The work per line (see `codes`) that leaves the CPU waiting for the memory; with more it
+    /// computes most of the time.
+    const LIGHT_WORK: usize;
 
     /// The float token.
     fn float(self) -> Self::Float;
     /// Runs an operation in a function compiled for this CPU.
     fn run<O: IntegerOperation>(self, operation: O);
-    /// A line from memory.
+    /// Reads lines in their order for no other reason than to have them in the first-level cache.
+    fn touch(self, lines: &[LineBytes]);
+    /// A line from memory. Lines are loaded in address order.
     fn load(self, from: &LineBytes) -> Self::Line;
     /// The same i32 for every row.
     fn splat(self, value: i32) -> Self::Line;
@@ -88,6 +93,13 @@ pub trait IntegerSimd: Copy {
     /// Sixteen powers of two by their biased exponents, as
     /// [`ue8m0_to_f32`](crate::formats::scale::ue8m0_to_f32) widens them.
     fn load_ue8m0(self, from: &[u8; BLOCK_ROWS]) -> <Self::Float as Simd>::Vector;
+}
+
+/// The four activation codes of a strip's quad, as the dword that goes to every row.
+#[inline(always)]
+pub fn quad(x: &Strip, index: usize) -> i32 {
+    let codes = &x[4 * index..4 * index + 4];
+    i32::from_le_bytes([codes[0] as u8, codes[1] as u8, codes[2] as u8, codes[3] as u8])
 }
 
 /// Bits that make the powers of two of codes 0 and 255 what they are, beside the exponent: the

@@ -10,10 +10,18 @@
 
 mod avx2;
 mod avx512;
+mod codes;
 mod columns;
 mod decoded;
+mod half_dots;
+mod integers;
+mod integers256;
+mod integers512;
 pub mod matmul;
 pub mod ops;
+mod quantise;
+mod quantised;
+mod quantised_tile;
 mod read;
 mod rows;
 pub mod transposed;
@@ -25,7 +33,7 @@ use crate::formats::ScaleType;
 use crate::scalar::LANES;
 use crate::weights::{Floats, Weights};
 use bytemuck::TransparentWrapper;
-use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
 /// What the f16 that an fp8 code's bits are moved to is short of: 2^8, the difference of the
 /// exponents' biases (15 and 7).
@@ -50,6 +58,10 @@ pub trait Simd: Copy {
 
     /// Runs an operation in a function compiled for this CPU.
     fn run<O: Operation>(self, operation: O) -> O::Output;
+    /// Runs an integer operation on the integer instructions that go with this CPU.
+    fn run_integers<O: integers::IntegerOperation>(self, operation: O);
+    /// The proof of AVX2, which every CPU here has.
+    fn avx2(self) -> Avx2;
     /// All lanes the same.
     fn splat(self, value: f32) -> Self::Vector;
     /// Lanes from memory.
@@ -184,4 +196,14 @@ fn prefetch<T>(values: &[T], index: usize) {
     // - x86-64 always has the instruction (SSE).
     // - it is a hint: it reads nothing into the program and never faults, whatever the address.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) }
+}
+
+/// The same into the first-level cache, for what is used next.
+#[inline(always)]
+fn prefetch_near<T>(values: &[T], index: usize) {
+    let place = values.as_ptr().wrapping_add(index);
+    // SAFETY:
+    // - x86-64 always has the instruction (SSE).
+    // - it is a hint: it reads nothing into the program and never faults, whatever the address.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
 }

@@ -4,10 +4,11 @@
 //! what it returns. Callers have checked the lengths.
 
 pub use super::matmul::Matmul;
+pub use super::quantise::Quantise;
+pub use super::quantised::MatmulQuantised;
 pub use super::read::Maximum;
 pub use super::transposed::Transposed;
-use super::{Element, F16, Floats, Operation, Simd, Weights, load_padded, store_first};
-use crate::activations::{ActivationLayout, Quantised, QuantisedRowMut};
+use super::{Element, F16, Floats, Operation, Simd, load_padded, store_first};
 use crate::math::exp_steps;
 use crate::scalar::{LANES, inverse_root, maximum, softmax_shift};
 use bytemuck::TransparentWrapper;
@@ -151,36 +152,6 @@ impl Operation for Axpy<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, cpu: S) {
         map(cpu, AxpyMap(self.a), [self.x], self.y);
-    }
-}
-
-/// Exact integer dots and one scaled sum.
-pub struct MatmulQuantised<'a> {
-    pub w: Weights<'a>,
-    pub x: Quantised<'a>,
-    pub out: &'a mut [f32],
-}
-
-impl Operation for MatmulQuantised<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, _cpu: S) {
-        crate::scalar::matmul_quantised(self.w, self.x, self.out);
-    }
-}
-
-/// Activations to int8.
-pub struct Quantise<'a, 'b> {
-    pub layout: &'a ActivationLayout,
-    pub x: &'a [f32],
-    pub out: QuantisedRowMut<'b>,
-}
-
-impl Operation for Quantise<'_, '_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, _cpu: S) {
-        crate::scalar::quantise(self.layout, self.x, self.out);
     }
 }
 

@@ -6,7 +6,7 @@
 //! address order but for a window of four rows or one block, and `y` stays in the first-level
 //! cache.
 
-use super::columns::{Block, ColumnCode, Room, TILE_CHUNKS, TILE_COLUMNS};
+use super::columns::{Block, ColumnCode, Room, TILE_CHUNKS, TILE_COLUMNS, Tile};
 use super::rows::{Layout, Rows, SCALE_CHUNKS};
 use super::{Element, Operation, Simd, load_padded, store_first};
 use crate::formats::block::BLOCK_ROWS;
@@ -70,25 +70,44 @@ fn all_rows<S: Simd, T: Element>(cpu: S, w: Rows<T>, q: &[f32], y: &mut [f32]) {
 #[inline(always)]
 fn all_blocks<S: Simd, C: ColumnCode>(cpu: S, w: Weights, q: &[f32], y: &mut [f32]) {
     let mut room = Room::new();
+    let (tiles, rest) = y.as_chunks_mut::<TILE_COLUMNS>();
     for (index, q) in q.chunks(BLOCK_ROWS).enumerate() {
         let block = Block::of(w, index);
-        for (tile, y) in y.chunks_mut(TILE_COLUMNS).enumerate() {
-            let first = tile * TILE_COLUMNS;
-            block.ask::<C>(first);
-            let tile = block.tile::<S, C>(cpu, first, &mut room);
-            let mut sums = [cpu.splat(0.0); TILE_CHUNKS];
-            for (sum, y) in sums.iter_mut().zip(y.chunks(LANES)) {
-                *sum = load_padded(cpu, y);
-            }
-            for (r, q) in q.iter().enumerate() {
-                let factor = cpu.splat(*q);
-                for (chunk, sum) in sums.iter_mut().enumerate() {
-                    *sum = cpu.fma(factor, tile.chunk::<S, C>(cpu, r, chunk), *sum);
-                }
-            }
-            for (sum, y) in sums.into_iter().zip(y.chunks_mut(LANES)) {
-                store_first(cpu, sum, y);
-            }
+        for (tile, y) in tiles.iter_mut().enumerate() {
+            let tile = block.tile::<S, C>(cpu, tile * TILE_COLUMNS, &mut room);
+            one_tile::<S, C>(cpu, &tile, q, y);
         }
+        if !rest.is_empty() {
+            let tile = block.tile::<S, C>(cpu, tiles.len() * TILE_COLUMNS, &mut room);
+            let mut padded = [0.0; TILE_COLUMNS];
+            padded[..rest.len()].copy_from_slice(rest);
+            one_tile::<S, C>(cpu, &tile, q, &mut padded);
+            rest.copy_from_slice(&padded[..rest.len()]);
+        }
+    }
+}
+
+/// The rows of a tile, from first to last.
+#[inline(always)]
+fn one_tile<S: Simd, C: ColumnCode>(
+    cpu: S,
+    tile: &Tile,
+    q: &[f32],
+    y: &mut [f32; TILE_COLUMNS],
+) {
+    let (y, _) = y.as_chunks_mut::<LANES>();
+    let mut sums = [cpu.splat(0.0); TILE_CHUNKS];
+    for chunk in 0..TILE_CHUNKS {
+        sums[chunk] = cpu.load(&y[chunk]);
+    }
+    for (r, q) in q.iter().enumerate() {
+        let factor = cpu.splat(*q);
+        for chunk in 0..TILE_CHUNKS {
+            let weights = tile.chunk::<S, C>(cpu, r, chunk);
+            sums[chunk] = cpu.fma(factor, weights, sums[chunk]);
+        }
+    }
+    for chunk in 0..TILE_CHUNKS {
+        cpu.store(sums[chunk], &mut y[chunk]);
     }
 }
