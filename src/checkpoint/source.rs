@@ -178,7 +178,7 @@ impl WeightSource for ModelFiles {
 }
 
 /// Which expert's matrix a part is, if it is one.
-fn expert_matrix(part: Part) -> Option<(ExpertId, ExpertMatrix)> {
+pub(super) fn expert_matrix(part: Part) -> Option<(ExpertId, ExpertMatrix)> {
     match part {
         Part::ExpertGate(expert) => Some((expert, ExpertMatrix::Gate)),
         Part::ExpertUp(expert) => Some((expert, ExpertMatrix::Up)),

@@ -25,10 +25,11 @@ mod plan;
 mod rows;
 mod write;
 
+pub use crate::checkpoint::describe::size;
 pub use error::ConvertError;
 pub use observer::{Event, Nobody, Observer};
 pub use options::{Bits, Choice, Class, Options, Scales};
-pub use plan::{ClassTotal, Plan, size};
+pub use plan::{ClassTotal, Plan};
 
 use crate::checkpoint::ModelFiles;
 use crate::checkpoint::pack::checksum::{checksum, checksum_of_both, from_hex, to_hex};

@@ -4,6 +4,7 @@ use super::drafts::drafts;
 use super::options::{CLASSES, Class, Options};
 use super::rows::SourceTensor;
 use crate::checkpoint::ModelFiles;
+use crate::checkpoint::describe::size;
 use crate::checkpoint::pack::layout::{FileLayout, expert_shape, file_layouts, tensor_bytes};
 use crate::checkpoint::pack::{Formats, WholeTensor, slices_by};
 use crate::families::Blueprint;
@@ -196,16 +197,4 @@ impl fmt::Display for Plan {
         let (files, bytes) = (self.layouts.len(), self.bytes());
         write!(f, "{:<9}{:>8}  {:>12}  in {files} files", "in all", "", size(bytes))
     }
-}
-
-/// A byte count for people.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }

@@ -239,13 +239,11 @@ fn row_units<'a>(
 ) -> Vec<Unit<'a>> {
     let format = source.target;
     let together = pieces.iter().all(|piece| piece.rows == pieces[0].rows);
-    let groups: Vec<Range<usize>> = match together {
-        true => vec![0..pieces.len()],
-        false => (0..pieces.len()).map(|piece| piece..piece + 1).collect(),
-    };
+    let width = if together { pieces.len() } else { 1 };
     let mut units = vec![];
-    for group in groups {
-        let (section, piece) = (tensor.sections[group.start], &pieces[group.start]);
+    for first in (0..pieces.len()).step_by(width) {
+        let group = first..first + width;
+        let (section, piece) = (tensor.sections[first], &pieces[first]);
         let block_bytes = format.block_bytes(piece.cols.len()) as u64;
         let run_rows = (section.run_bytes / block_bytes) as usize * format.row_block();
         for run in 0..section.runs() {

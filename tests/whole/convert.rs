@@ -46,6 +46,13 @@ pub fn keep() -> Options {
     options(&[("experts", "keep"), ("dense", "keep"), ("io", "keep"), ("mtp", "keep")])
 }
 
+/// A directory of its own, in memory where the system has such a place: conversions sync every
+/// file, and these tests run hundreds of them.
+fn quick_room() -> tempfile::TempDir {
+    let in_memory = tempfile::tempdir_in("/dev/shm");
+    in_memory.or_else(|_| tempfile::tempdir()).expect("a temporary directory")
+}
+
 /// Every file of a directory.
 pub fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(directory).expect("a directory");
@@ -99,7 +106,7 @@ impl Observer for StopAt {
 
 #[test]
 fn stopped_before_any_event_and_resumed_gives_the_same_bytes() {
-    let rooms = tempfile::tempdir().expect("a temporary directory");
+    let rooms = quick_room();
     let whole = rooms.path().join("whole");
     let everything = StopAt::new(usize::MAX);
     let options = options(&[("experts", "int3"), ("scales", "f16")]);
@@ -128,7 +135,7 @@ fn stopped_before_any_event_and_resumed_gives_the_same_bytes() {
 
 #[test]
 fn stopped_again_and_again_it_still_comes_to_the_same_end() {
-    let rooms = tempfile::tempdir().expect("a temporary directory");
+    let rooms = quick_room();
     let (whole, place) = (rooms.path().join("whole"), rooms.path().join("stopped"));
     convert(&tiny(), &whole, &Options::default());
     for runs in 0.. {
@@ -163,7 +170,7 @@ fn run(source: &Path, destination: &Path, flags: &[&str]) -> (Option<i32>, Strin
 fn killed_at_random_moments_and_resumed_gives_the_same_bytes() {
     const KILLS: usize = 50;
     let source = data().join("tiny/glm-dsa");
-    let rooms = tempfile::tempdir().expect("a temporary directory");
+    let rooms = quick_room();
     let whole = rooms.path().join("whole");
     let begin = Instant::now();
     assert_eq!(run(&source, &whole, &[]).0, Some(0));

@@ -3,10 +3,12 @@
 use crate::convert::{contents, convert, deep, keep, options, tiny};
 use crate::support::{Reference, data};
 use millstream::checkpoint::ModelFiles;
+use millstream::checkpoint::pack::layout::file_layouts;
 use millstream::checkpoint::pack::manifest::Manifest;
-use millstream::checkpoint::pack::{PackChecks, PackFiles};
+use millstream::checkpoint::pack::{Formats, PackChecks, PackFiles, slices_by};
 use millstream::convert::Options;
 use millstream::engine::{Engine, Model, Options as EngineOptions, Request};
+use millstream::families::{ConfigReader, blueprint};
 use millstream_kernels::Weights;
 use millstream_stages::ids::{ExpertId, LayerId};
 use millstream_stages::load::{EXPERT_MATRICES, ExpertShape};
@@ -475,5 +477,91 @@ fn drafts_are_kept_whole_in_their_own_file() {
     assert_eq!(format("mlp.experts.0.up_proj.weight"), "int4-g64");
     for kept in ["enorm.weight", "mlp.gate.weight", "e_score_correction_bias"] {
         assert!(["bf16", "f32"].contains(&format(kept).as_str()), "{kept}");
+    }
+}
+
+#[test]
+fn the_page_of_the_format_has_the_right_offsets() {
+    let rooms = tempfile::tempdir().expect("a temporary directory");
+    let place = rooms.path().join("pack");
+    convert(&embedded(), &place, &Options::default());
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/format.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let pack = open(&place);
+    let mut rows = 0;
+    for line in page.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let &[_, file, name, offset, bytes, ..] = cells.as_slice() else { continue };
+        let Some(layout) = pack.layouts().find(|layout| layout.name == file) else { continue };
+        let found = match layout.tensors.iter().find(|tensor| tensor.name == name) {
+            Some(tensor) => (tensor.offset, tensor.bytes),
+            None => {
+                assert_eq!(name, "millstream.checksums");
+                (layout.checksums_offset, 8 * layout.checksums as u64)
+            }
+        };
+        assert_eq!((offset, bytes), (&*found.0.to_string(), &*found.1.to_string()), "{line}");
+        rows += 1;
+    }
+    assert!(rows >= 12, "{rows} rows of the table were checked");
+    // The drawing of an expert.
+    let shape = pack.expert_shape(LayerId(1));
+    let starts: Vec<usize> = (0..shape.slices)
+        .flat_map(|s| {
+            EXPERT_MATRICES.map(|m| 8192 + s * shape.slice_bytes() + shape.range(m).start)
+        })
+        .chain([8192 + shape.expert_bytes(), 8192 + 57344])
+        .collect();
+    let drawing = page.lines().find(|line| line.starts_with("offset ")).expect("the drawing");
+    let drawn: Vec<usize> =
+        drawing.split_whitespace().skip(1).map(|n| n.parse().expect("an offset")).collect();
+    assert_eq!(drawn, starts);
+}
+
+/// The configuration of GLM-5.2 as far as sizes go.
+const GLM: &str = r#"{"model_type":"glm_moe_dsa","hidden_size":6144,"vocab_size":154880,
+    "num_hidden_layers":78,"first_k_dense_replace":3,"intermediate_size":12288,
+    "moe_intermediate_size":2048,"n_routed_experts":256,"num_experts_per_tok":8,
+    "n_shared_experts":1,"num_attention_heads":64,"q_lora_rank":2048,"kv_lora_rank":512,
+    "qk_nope_head_dim":192,"qk_rope_head_dim":64,"v_head_dim":256,"rms_norm_eps":1e-5,
+    "rope_theta":1000000,"routed_scaling_factor":2.5,"index_topk":0}"#;
+
+#[test]
+fn every_slice_of_a_large_model_can_be_read_directly() {
+    let config = ConfigReader::parse("config.json", GLM.as_bytes()).expect("JSON");
+    let mut blueprint = blueprint(&config, &|_| false).expect("a model");
+    let of = |name: &str| name.parse().expect("a format");
+    for (experts, slice_bytes) in [("int4-g64", 2_654_208), ("int3-g64:f16", 1_916_928)] {
+        let formats = Formats {
+            resident: vec![of("int8-row"); resident_parts(&blueprint.spec).len()],
+            experts: blueprint
+                .spec
+                .layers
+                .iter()
+                .map(|l| l.moe().map(|_| [of(experts); 3]))
+                .collect(),
+            mtp: vec![],
+        };
+        blueprint.spec.slices = slices_by(&blueprint, &formats);
+        assert_eq!(blueprint.spec.slices, 8);
+        let files = file_layouts(&blueprint, &formats);
+        assert_eq!(files.len(), 1 + 75);
+        let mut end = 0;
+        for file in &files {
+            let sections = file.tensors.iter().flat_map(|tensor| &tensor.sections);
+            for section in sections.filter(|section| section.bytes >= 64 << 10) {
+                assert_eq!(section.offset % 4096, 0, "{}", file.name);
+            }
+            let of_experts = file.tensors.iter().filter(|t| t.name.ends_with("packed"));
+            for section in of_experts.flat_map(|tensor| &tensor.sections) {
+                assert_eq!(section.bytes, slice_bytes, "{experts}");
+            }
+            for tensor in &file.tensors {
+                let first = file.tensors[0].offset == tensor.offset;
+                assert!(first || tensor.offset == end, "{}: a gap", tensor.name);
+                end = tensor.offset + tensor.bytes;
+            }
+            assert_eq!(end, file.checksums_offset);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! The checks themselves are the pack's own (`pack/`); this file runs them past the first fault.
 
 use super::faults::Faults;
-use super::finding::Findings;
+use super::finding::{Finding, Findings, Place};
 use super::tensors::{draft_bits, few_bits, row_scales};
 use super::{Checked, Kind, Progress};
 use crate::checkpoint::OpenError;
@@ -11,6 +11,8 @@ use crate::checkpoint::pack::{self, Manifest, PackChecks, PackError, PackFiles};
 use crate::families::Blueprint;
 use millstream_stages::ids::{ExpertId, LayerId};
 use millstream_stages::parts::{expert_parts, part_shape};
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Looks at a pack; with `deep`, at every byte.
 pub fn examine(
@@ -33,29 +35,22 @@ pub fn examine(
     checked.files_bytes = manifest.files.iter().map(|file| file.bytes).sum();
     checked.tensors = manifest.tensors.len() + manifest.mtp.len();
     checked.tensors += manifest.experts.iter().map(|layer| 3 * layer.experts).sum::<usize>();
-    if !manifest.complete {
-        incomplete(faults, &manifest, findings);
-    }
-    match pack::read_blueprint(directory, &manifest) {
-        Ok((blueprint, formats)) => {
-            checked.family = Some(blueprint.family.clone());
-            checked.vocabulary = Some(blueprint.spec.vocabulary);
-            unwise(&blueprint, &formats, findings);
-        }
-        Err(error) if !manifest.complete => findings.extend(faults.open(&error)),
-        Err(_) => {}
+    let blueprint = pack::read_blueprint(faults.directory, &manifest);
+    if let Ok((blueprint, formats)) = &blueprint {
+        checked.family = Some(blueprint.family.clone());
+        checked.vocabulary = Some(blueprint.spec.vocabulary);
+        unwise(blueprint, formats, findings);
     }
     if manifest.complete {
-        let damage = match deep {
-            true => {
-                progress.expect(checked.files_bytes);
-                let read = |bytes| progress.read(bytes);
-                checked.read_bytes = checked.files_bytes;
-                pack::check_deep(directory, &read)
-            }
-            false => pack::check_headers(directory),
-        };
-        findings.extend(damage.iter().map(|damage| faults.damaged(damage)));
+        checked.read_bytes = complete(faults, &manifest, deep, progress, findings);
+    } else {
+        let (path, files) = (directory.to_path_buf(), manifest.files.len());
+        let error = PackError::Incomplete { path, files, missing: manifest.missing() };
+        findings.extend(faults.open(&OpenError::Pack(error)));
+        findings.extend(blueprint.as_ref().err().iter().flat_map(|error| faults.open(error)));
+    }
+    if blueprint.is_err() || !manifest.complete {
+        lengths(faults, &manifest, findings);
     }
     if !findings.has_error()
         && let Err(error) = PackFiles::open(directory, PackChecks::default())
@@ -65,20 +60,53 @@ pub fn examine(
     Some(manifest)
 }
 
-/// A conversion that isn't finished, and what became of the files that are.
-fn incomplete(faults: Faults<'_>, manifest: &Manifest, findings: &mut Findings) {
-    let (path, files) = (faults.directory.to_path_buf(), manifest.files.len());
-    let error = PackError::Incomplete { path, files, missing: manifest.missing() };
-    findings.extend(faults.open(&OpenError::Pack(error)));
-    for file in manifest.files.iter().filter(|file| file.checksum.is_some()) {
+/// A pack that says that it is complete: its headers, or with `deep` its bytes, of which it gives
+/// the count.
+fn complete(
+    faults: Faults<'_>,
+    manifest: &Manifest,
+    deep: bool,
+    progress: &dyn Progress,
+    findings: &mut Findings,
+) -> u64 {
+    let read = AtomicU64::new(0);
+    let damage = match deep {
+        true => {
+            progress.expect(manifest.files.iter().map(|file| file.bytes).sum());
+            let count = |bytes| {
+                read.fetch_add(bytes, Ordering::Relaxed);
+                progress.read(bytes);
+            };
+            pack::check_deep(faults.directory, &count)
+        }
+        false => pack::check_headers(faults.directory),
+    };
+    findings.extend(damage.iter().map(|damage| faults.damaged(damage)));
+    read.into_inner()
+}
+
+/// The lengths of the weights' files, where more can't be told: the conversion isn't finished, or
+/// the configuration is no good.
+fn lengths(faults: Faults<'_>, manifest: &Manifest, findings: &mut Findings) {
+    let weights = |file: &&pack::manifest::FileEntry| {
+        file.checksum.is_some() && file.name.ends_with(".safetensors")
+    };
+    for file in manifest.files.iter().filter(weights) {
         let path = faults.directory.join(&file.name);
         let error = match std::fs::metadata(&path) {
             Ok(found) if found.len() == file.bytes => continue,
             Ok(found) => PackError::FileLength { path, found: found.len(), expected: file.bytes },
+            Err(error) if error.kind() == ErrorKind::NotFound => PackError::FileMissing {
+                path: faults.directory.to_path_buf(),
+                file: file.name.clone(),
+            },
             Err(error) => PackError::io(path, &error),
         };
         findings.extend(faults.open(&OpenError::Pack(error)));
     }
+    let finding = "of the weights only the lengths were checked";
+    let remedy = "see to the errors first, then look again";
+    findings.add(Finding::note(Place::file(pack::MANIFEST_FILE), finding, remedy));
 }
 
 /// Formats that are known to do badly.

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     fn bytes_of(count: usize) -> Vec<u8> {
-        (0..count).map(|index| (index * 31 >> 3) as u8).collect()
+        (0..count).map(|index| ((index * 31) >> 3) as u8).collect()
     }
 
     #[test]

@@ -6,9 +6,10 @@
 
 use super::files::{PackFiles, WeightFile};
 use super::layout::{Section, TensorLayout};
+use crate::checkpoint::source::expert_matrix;
 use millstream_kernels::WeightFormat;
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
-use millstream_stages::load::{ExpertMatrix, ExpertShape};
+use millstream_stages::load::ExpertShape;
 use millstream_stages::pieces::pieces;
 use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, WeightSource};
 use rayon::prelude::*;
@@ -106,16 +107,6 @@ impl PackFiles {
         let tensor = &weights.layout.tensors[tensor];
         let section = tensor.sections[index];
         (Wanted { weights, tensor, index, section, checked }, base)
-    }
-}
-
-/// Which expert's matrix a part is, if it is one.
-fn expert_matrix(part: Part) -> Option<(ExpertId, ExpertMatrix)> {
-    match part {
-        Part::ExpertGate(expert) => Some((expert, ExpertMatrix::Gate)),
-        Part::ExpertUp(expert) => Some((expert, ExpertMatrix::Up)),
-        Part::ExpertDown(expert) => Some((expert, ExpertMatrix::Down)),
-        _ => None,
     }
 }
 

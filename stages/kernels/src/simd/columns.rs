@@ -6,9 +6,8 @@
 //! row's scale; the two dwords that hold 16 of them are spread over the lanes and shifted. Bytes
 //! are gathered from their lines once per tile, then widened and multiplied.
 
-use super::rows::AHEAD_BYTES;
-use super::{Simd, gathered_place, prefetch};
-use crate::formats::block::{BLOCK_ROWS, BlockCode, LINE_BYTES};
+use super::{Simd, gathered_place};
+use crate::formats::block::{BLOCK_ROWS, BlockCode};
 use crate::formats::scale::ue8m0_to_f32;
 use crate::formats::{
     ScaleType, Scales,
@@ -206,16 +205,6 @@ impl<'a> Block<'a> {
         Block { cols, group, scale, scales, lines: bytemuck::cast_slice(lines) }
     }
 
-    /// Asks for the cache lines that come some way behind those of the tile at a column; they may
-    /// be the next block's.
-    #[inline(always)]
-    pub fn ask<C: ColumnCode>(self, first: usize) {
-        let ahead = first / TILE_COLUMNS * C::TILE_LINES + AHEAD_BYTES / LINE_BYTES;
-        for line in ahead..ahead + C::TILE_LINES {
-            prefetch(self.lines, line);
-        }
-    }
-
     /// The tile that starts at a column, a multiple of 64 below the number of columns.
     #[inline(always)]
     pub fn tile<S: Simd, C: ColumnCode>(
@@ -234,13 +223,16 @@ impl<'a> Block<'a> {
         };
         C::prepare(cpu, lines, gathered);
         let mut scales = [[0.0; BLOCK_ROWS]; TILE_CHUNKS];
-        let mut loaded = (usize::MAX, cpu.splat(0.0));
+        let mut group = first / self.group;
+        let mut of_group = self.group_scales::<S, C>(cpu, group);
         for (chunk, to) in scales.iter_mut().enumerate() {
-            let group = (first + chunk * LANES).min(self.cols - 1) / self.group;
-            if group != loaded.0 {
-                loaded = (group, self.group_scales::<S, C>(cpu, group));
+            // A group is a multiple of 16 columns; chunks behind the last column don't matter.
+            let column = first + chunk * LANES;
+            if column >= (group + 1) * self.group && column < self.cols {
+                group += 1;
+                of_group = self.group_scales::<S, C>(cpu, group);
             }
-            cpu.store(loaded.1, to);
+            cpu.store(of_group, to);
         }
         Tile { lines, gathered, scales }
     }

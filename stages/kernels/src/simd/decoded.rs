@@ -47,7 +47,6 @@ fn some_tokens<S: Simd, C: ColumnCode, const N: usize>(
     let mut room = Room::new();
     let mut lanes = [[cpu.splat(0.0); N]; BLOCK_ROWS];
     for first in (0..cols).step_by(TILE_COLUMNS) {
-        block.ask::<C>(first);
         let tile = block.tile::<S, C>(cpu, first, &mut room);
         let chunks = TILE_CHUNKS.min((cols - first).div_ceil(LANES));
         for (r, lanes) in lanes[..block_rows].iter_mut().enumerate() {

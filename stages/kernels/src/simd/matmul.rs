@@ -4,10 +4,16 @@
 //! a weight load is shared by the tokens of the tile and an activation load by its weight rows.
 //! Weights come from memory once: all tokens pass over a group of weight rows that fits the
 //! second-level cache before the next group is touched.
+//!
+//! For a token alone everything depends on how memory is walked (measured: benches/kernels).
+//! Memory is fastest one row after the other. But a row's lanes are one chain of multiply-adds, and
+//! a long activation row that is read again for every weight row pushes itself out of the
+//! first-level cache. So long rows are taken several at a time, from places far apart: the rows are
+//! cut into R runs, and a tile takes one row of each, so that each place is one long stream.
 
 use super::decoded::all_blocks;
-use super::rows::{AHEAD_BYTES, Layout, Row, Rows, SCALE_CHUNKS};
-use super::{Element, Operation, Simd, Weights, load_padded, prefetch};
+use super::rows::{Layout, Row, Rows, SCALE_CHUNKS};
+use super::{Element, Operation, Simd, Weights, load_padded};
 use crate::activations::Activations;
 use crate::formats::{
     int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
@@ -18,6 +24,10 @@ use std::ops::Range;
 /// Weight bytes that all tokens pass over before the next are touched: a part of the smallest
 /// second-level cache (512 KiB) of the CPUs in question, with room left for activations.
 const GROUP_BYTES: usize = 256 << 10;
+
+/// How far ahead of its use a weight is asked for: by one token, and by several.
+const NEAR_BYTES: usize = 1 << 10;
+const FAR_BYTES: usize = 8 << 10;
 
 /// The most columns of an activation row that stays in the first-level cache (32 KiB) while weights
 /// stream through it.
@@ -58,35 +68,52 @@ fn all_groups<S: Simd, T: Element>(
     x: Activations,
     out: &mut [f32],
 ) {
-    // A multiple of four, the most rows that a tile has; a token alone takes them all at once.
+    // A multiple of four, the most rows of a tile of several tokens; one token takes all at once.
     let group = match x.rows.len() {
         1 => rows.max(1),
         _ => (GROUP_BYTES / size_of::<T>() / w.stride.max(1)).max(4) & !3,
     };
-    let one_by_one = size_of::<T>() > 1 && w.cols <= COLS_IN_CACHE;
-    let tokens_max = if S::WIDE { 6 } else { 3 };
     for first_row in (0..rows).step_by(group) {
         let end = rows.min(first_row + group);
         let mut t = 0;
         while t < x.rows.len() {
-            let tokens = tokens_max.min(x.rows.len() - t);
+            let tokens = tokens_of_tile::<S, T>(x.rows.len() - t);
             let x = Activations { rows: &x.rows[t..t + tokens], ..x };
             let out = &mut out[t * rows..(t + tokens) * rows];
-            let job = Job { w: w.from(first_row), x, out, rows, first_row, end };
-            match (S::WIDE, tokens) {
-                (_, 1) if one_by_one => cpu.run(Tiles::<T, 1, 1>(job)),
-                (true, 1) if size_of::<T>() == 2 => cpu.run(Tiles::<T, 8, 1>(job)),
-                (_, 1) => cpu.run(Tiles::<T, 4, 1>(job)),
-                (true, 2) => cpu.run(Tiles::<T, 4, 2>(job)),
-                (true, 3) => cpu.run(Tiles::<T, 4, 3>(job)),
-                (true, 4) => cpu.run(Tiles::<T, 4, 4>(job)),
-                (true, 5) => cpu.run(Tiles::<T, 4, 5>(job)),
-                (true, _) => cpu.run(Tiles::<T, 4, 6>(job)),
-                (false, 2) => cpu.run(Tiles::<T, 2, 2>(job)),
-                (false, _) => cpu.run(Tiles::<T, 2, 3>(job)),
-            }
+            run_job(cpu, Job { w: w.from(first_row), x, out, rows, first_row, end });
             t += tokens;
         }
+    }
+}
+
+/// How many of the tokens that are left go into a tile.
+#[inline(always)]
+fn tokens_of_tile<S: Simd, T: Element>(left: usize) -> usize {
+    match (S::WIDE, T::SCALED) {
+        // fp8 takes more work to decode than to multiply: eight tokens share it.
+        (true, true) if left >= 8 => 8,
+        (true, _) => left.min(6),
+        (false, _) => left.min(3),
+    }
+}
+
+/// Picks the tile.
+#[inline(always)]
+fn run_job<S: Simd, T: Element>(cpu: S, job: Job<T>) {
+    // A byte's chain would be slower than memory, so bytes are never taken row by row.
+    let one_by_one = size_of::<T>() > 1 && job.w.cols <= COLS_IN_CACHE;
+    match (S::WIDE, job.x.rows.len()) {
+        (_, 1) if one_by_one => cpu.run(Tiles::<T, 1, 1>(job)),
+        (true, 1) if size_of::<T>() == 2 => cpu.run(Tiles::<T, 9, 1>(job)),
+        (_, 1) => cpu.run(Tiles::<T, 4, 1>(job)),
+        (true, 2) => cpu.run(Tiles::<T, 4, 2>(job)),
+        (true, 3) => cpu.run(Tiles::<T, 4, 3>(job)),
+        (true, 4) => cpu.run(Tiles::<T, 4, 4>(job)),
+        (true, 5) => cpu.run(Tiles::<T, 4, 5>(job)),
+        (true, 6) => cpu.run(Tiles::<T, 4, 6>(job)),
+        (true, _) => cpu.run(Tiles::<T, 2, 8>(job)),
+        (false, 2) => cpu.run(Tiles::<T, 2, 2>(job)),
+        (false, _) => cpu.run(Tiles::<T, 2, 3>(job)),
     }
 }
 
@@ -192,6 +219,8 @@ fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
     for t in 0..N {
         x_chunks[t] = &tokens[t].as_chunks().0[chunks.clone()];
     }
+    // Several tokens leave time: behind these rows, in address order.
+    let ahead = R * tokens[0].len() + chunks.start * R * LANES + FAR_BYTES / size_of::<T>();
     for c in 0..chunks.len() {
         let mut weights = [cpu.splat(0.0); R];
         for r in 0..R {
@@ -199,16 +228,13 @@ fn add_chunks<S: Simd, T: Element, const R: usize, const N: usize>(
             if T::SCALED {
                 weights[r] = cpu.mul(weights[r], scales[r]);
             }
+            // Measured: f32 gains by this, narrower weights lose.
             if N == 1 && R > 1 && size_of::<T>() == 4 {
-                prefetch(&w_chunks[r][c], AHEAD_BYTES / size_of::<T>());
+                rows[r].ask((chunks.start + c) * LANES + NEAR_BYTES / size_of::<T>(), LANES);
             }
         }
         if N > 1 {
-            let bytes = R * LANES * size_of::<T>();
-            for line in 0..bytes.div_ceil(64) {
-                let at = (R*tokens[0].len()).max((8<<10)/size_of::<T>())+(chunks.start + c) * R * LANES + line * 64 / size_of::<T>();
-                prefetch(rows[0].weights, at);
-            }
+            rows[0].ask(ahead + c * R * LANES, R * LANES);
         }
         for t in 0..N {
             let x = cpu.load(&x_chunks[t][c]);

@@ -2,9 +2,12 @@
 //!
 //! [`Kernels`](crate::Kernels) holds one of the CPU tokens [`Avx2`] and [`Avx512`]; a token can
 //! only come from its `detect`, so holding one is the proof that the instructions exist. [`Simd`]
-//! is what a token can do with 16 lanes; the bodies ([`ops`], [`matmul`]) are safe code, generic
-//! over it, and are compiled once per token inside a function with the right target features.
-//! Unsafe code is only here and in the two files that implement [`Simd`].
+//! is what a token can do with 16 lanes of f32. For codes of integer formats a token has another
+//! one beside it ([`Simd::run_integers`]), which knows lines of codes and dots of bytes
+//! (`integers`). The bodies ([`ops`], [`matmul`], [`transposed`], `quantised`) are safe code,
+//! generic over tokens, and are compiled once per token inside a function with the right target
+//! features. Unsafe code is only here, in the files that implement the two traits, and in
+//! `quantise`.
 
 #![allow(unsafe_code)]
 

@@ -4,14 +4,12 @@
 //! [`Element`] says how 16 of them become f32, and [`Element::SCALED`] whether each run of 128
 //! columns has a scale.
 
-use super::{Element, F16, Simd, load_padded};
+use super::{Element, F16, Simd, load_padded, prefetch};
+use crate::formats::block::LINE_BYTES;
 use crate::formats::{ScaleType, WeightFormat, fp8};
 use crate::scalar::LANES;
 use crate::weights::{Floats, Weights};
 use bytemuck::TransparentWrapper;
-
-/// How far ahead of its use a weight is asked for, where the CPU doesn't do better by itself.
-pub const AHEAD_BYTES: usize = 1 << 10;
 
 /// Chunks of 16 columns that share a scale, where there are scales.
 pub const SCALE_CHUNKS: usize = fp8::BLOCK / LANES;
@@ -107,6 +105,14 @@ impl<T: Element> Row<'_, T> {
     #[inline(always)]
     pub fn scale<S: Simd>(self, cpu: S, chunk: usize) -> S::Vector {
         cpu.splat(T::scale(self.scale, self.scales, chunk / SCALE_CHUNKS))
+    }
+
+    /// Asks for the cache lines of so many elements from an index on, which may be in later rows.
+    #[inline(always)]
+    pub fn ask(self, index: usize, elements: usize) {
+        for line in 0..(elements * size_of::<T>()).div_ceil(LINE_BYTES) {
+            prefetch(self.weights, index + line * (LINE_BYTES / size_of::<T>()));
+        }
     }
 
     /// The last weights, those from `chunk` on, filled up with +0.

@@ -1,14 +1,12 @@
 //! The vector body of the transposed use: `y[c] = fma(q[r], w[r, c], y[c])`, rows ascending.
 //!
-//! Rows of floats are taken four at a time, so that `y` is loaded and stored once for four rows.
-//! Blocks of codes are taken 64 columns at a time: four registers of `y` walk down the block's 16
-//! rows while weights are decoded into registers. Either way the weights are read once, in
-//! address order but for a window of four rows or one block, and `y` stays in the first-level
-//! cache.
+//! Rows of floats are taken one by one: memory is fastest in address order, and the sums stay in
+//! the first-level cache. Blocks of codes are taken 64 columns at a time: four registers of sums
+//! walk down the block's 16 rows while weights are decoded into registers.
 
 use super::columns::{Block, ColumnCode, Room, TILE_CHUNKS, TILE_COLUMNS, Tile};
-use super::rows::{Layout, Rows, SCALE_CHUNKS};
-use super::{Element, Operation, Simd, load_padded, store_first};
+use super::rows::{Layout, Row, Rows, SCALE_CHUNKS};
+use super::{Element, Operation, Simd};
 use crate::formats::block::BLOCK_ROWS;
 use crate::formats::{
     int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
@@ -42,26 +40,50 @@ impl Operation for Transposed<'_> {
     }
 }
 
+/// Columns whose sums are held apart while all rows pass by.
+const HELD_COLUMNS: usize = 1024;
+
+/// Sums of some columns, aligned so that no load or store touches two cache lines.
+#[repr(align(64))]
+struct Held([[f32; LANES]; HELD_COLUMNS / LANES]);
+
 /// Row by row.
 #[inline(always)]
 fn all_rows<S: Simd, T: Element>(cpu: S, w: Rows<T>, q: &[f32], y: &mut [f32]) {
-    let (y, y_rest) = y.as_chunks_mut::<LANES>();
-    let run = if T::SCALED { SCALE_CHUNKS } else { y.len().max(1) };
-    for (r, q) in q.iter().enumerate() {
-        let row = w.row(r);
-        let factor = cpu.splat(*q);
-        let chunks = &row.weights.as_chunks::<LANES>().0[..y.len()];
-        for (run, (chunks, y)) in chunks.chunks(run).zip(y.chunks_mut(run)).enumerate() {
-            let scale = row.scale(cpu, run * SCALE_CHUNKS);
-            for (chunk, y) in chunks.iter().zip(y) {
-                let weights = T::load(cpu, chunk);
-                let weights = if T::SCALED { cpu.mul(weights, scale) } else { weights };
-                cpu.store(cpu.fma(factor, weights, cpu.load(y)), y);
+    let mut held = Held([[0.0; LANES]; HELD_COLUMNS / LANES]);
+    for (block, y) in y.chunks_mut(HELD_COLUMNS).enumerate() {
+        let (count, first) = (y.len() / LANES, block * HELD_COLUMNS / LANES);
+        held.0.as_flattened_mut()[..y.len()].copy_from_slice(y);
+        for (r, q) in q.iter().enumerate() {
+            let factor = cpu.splat(*q);
+            add_row(cpu, w.row(r), first, factor, &mut held.0[..count]);
+            if count * LANES < y.len() {
+                let rest = w.row(r).rest(cpu, first + count);
+                let sum = cpu.fma(factor, rest, cpu.load(&held.0[count]));
+                cpu.store(sum, &mut held.0[count]);
             }
         }
-        if !y_rest.is_empty() {
-            let rest = row.rest(cpu, y.len());
-            store_first(cpu, cpu.fma(factor, rest, load_padded(cpu, y_rest)), y_rest);
+        y.copy_from_slice(&held.0.as_flattened()[..y.len()]);
+    }
+}
+
+/// Adds a row's chunks from `first` on, times a factor, to the sums.
+#[inline(always)]
+fn add_row<S: Simd, T: Element>(
+    cpu: S,
+    row: Row<T>,
+    first: usize,
+    factor: S::Vector,
+    sums: &mut [[f32; LANES]],
+) {
+    let chunks = &row.weights.as_chunks::<LANES>().0[first..first + sums.len()];
+    let run = if T::SCALED { SCALE_CHUNKS } else { sums.len().max(1) };
+    for (index, (chunks, sums)) in chunks.chunks(run).zip(sums.chunks_mut(run)).enumerate() {
+        let scale = row.scale(cpu, first + index * run);
+        for (chunk, sum) in chunks.iter().zip(sums) {
+            let weights = T::load(cpu, chunk);
+            let weights = if T::SCALED { cpu.mul(weights, scale) } else { weights };
+            cpu.store(cpu.fma(factor, weights, cpu.load(sum)), sum);
         }
     }
 }
@@ -89,12 +111,7 @@ fn all_blocks<S: Simd, C: ColumnCode>(cpu: S, w: Weights, q: &[f32], y: &mut [f3
 
 /// The rows of a tile, from first to last.
 #[inline(always)]
-fn one_tile<S: Simd, C: ColumnCode>(
-    cpu: S,
-    tile: &Tile,
-    q: &[f32],
-    y: &mut [f32; TILE_COLUMNS],
-) {
+fn one_tile<S: Simd, C: ColumnCode>(cpu: S, tile: &Tile, q: &[f32], y: &mut [f32; TILE_COLUMNS]) {
     let (y, _) = y.as_chunks_mut::<LANES>();
     let mut sums = [cpu.splat(0.0); TILE_CHUNKS];
     for chunk in 0..TILE_CHUNKS {
