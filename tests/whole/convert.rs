@@ -152,6 +152,37 @@ fn stopped_again_and_again_it_still_comes_to_the_same_end() {
     assert_same(&contents(&whole), &place, "stopped many times");
 }
 
+#[test]
+fn finished_files_that_were_damaged_since_are_made_again() {
+    let rooms = quick_room();
+    let (whole, place) = (rooms.path().join("whole"), rooms.path().join("stopped"));
+    convert(&tiny(), &whole, &Options::default());
+    let expected = contents(&whole);
+    let prepare = || Conversion::prepare(&tiny(), &place, &Options::default()).expect("planned");
+    assert!(prepare().run(&StopAt::new(150)).is_err());
+    let (config, resident) = (place.join("config.json"), place.join("resident.safetensors"));
+    for damage in [
+        &|| std::fs::remove_file(&config).expect("removed") as (),
+        &|| std::fs::write(&config, "{}").expect("written"),
+        &|| std::fs::remove_file(&resident).expect("removed"),
+        &|| {
+            let bytes = std::fs::read(&resident).expect("read");
+            std::fs::write(&resident, &bytes[..bytes.len() - 1]).expect("written");
+        },
+        &|| {
+            let mut bytes = std::fs::read(&resident).expect("read");
+            *bytes.last_mut().expect("not empty") ^= 1;
+            std::fs::write(&resident, bytes).expect("written");
+        },
+    ] as [&dyn Fn(); 5]
+    {
+        damage();
+        assert!(prepare().run(&StopAt::new(180)).is_err(), "it goes on, and not to its end");
+    }
+    prepare().run(&Nobody).expect("converted");
+    assert_same(&expected, &place, "damaged and made again");
+}
+
 /// The command, in an environment without surprises.
 fn command(source: &Path, destination: &Path, flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));

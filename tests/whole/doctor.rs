@@ -4,6 +4,7 @@
 use crate::colibri_writer::{Format, Recipe, Source, encode};
 use crate::support::data;
 use millstream::checkpoint::examine::{Checked, Finding, Kind, Severity, examine};
+use millstream::checkpoint::pack::manifest::FileEntry;
 use millstream::checkpoint::pack::{MANIFEST_FILE, read_manifest};
 use millstream::convert::{Conversion, Nobody, Options};
 use safetensors::tensor::TensorView;
@@ -459,10 +460,12 @@ fn damage_in_a_pack_is_named_by_file_and_place() {
         std::fs::write(&path, &whole).expect("written");
     }
     names.iter().for_each(|name| std::fs::remove_file(sound.path().join(name)).expect("removed"));
-    change_byte(&sound.path().join("generation_config.json"), 3, |_| b' ');
     let (found, _) = look(sound.path(), false);
+    assert_eq!(found.len(), 3, "{found:#?}");
+    change_byte(&sound.path().join("generation_config.json"), 3, |_| b' ');
+    let (found, _) = look(sound.path(), true);
     names.iter().for_each(|name| {
-        expect(&found, Severity::Error, name, "missing", "restore it from a copy");
+        expect(&found, Severity::Error, name, "missing", "restore the file from a copy");
     });
     let name = "generation_config.json";
     expect(&found, Severity::Error, name, "changed after the conversion", "restore");
@@ -488,6 +491,12 @@ fn unfinished_pack_and_damaged_manifest_say_so() {
     expect(&found, Severity::Error, "experts-00002.safetensors", "5 bytes, and", "restore");
     expect(&found, Severity::Note, MANIFEST_FILE, "only the lengths", "look again");
     assert_eq!(found.len(), 3, "{found:#?}");
+    let mut manifest = read_manifest(pack.path()).expect("a manifest");
+    let giant = manifest.files[0].clone();
+    manifest.files.extend((0..1 << 15).map(|_| FileEntry { bytes: 1 << 50, ..giant.clone() }));
+    manifest.experts[0].experts = usize::MAX;
+    std::fs::write(&path, manifest.to_text()).expect("written");
+    assert_eq!(look(pack.path(), true).1.files_bytes, u64::MAX, "and nothing overflows");
     for text in ["", "{", &whole[..whole.len() / 2], &"[".repeat(100_000), "{\"format\":7}"] {
         std::fs::write(&path, text).expect("written");
         let (found, _) = look(pack.path(), true);

@@ -32,10 +32,11 @@ pub fn examine(
         }
     };
     checked.files = manifest.files.len();
-    checked.files_bytes = manifest.files.iter().map(|file| file.bytes).sum();
-    checked.tensors = manifest.tensors.len() + manifest.mtp.len();
-    checked.tensors += manifest.experts.iter().map(|layer| 3 * layer.experts).sum::<usize>();
-    let blueprint = pack::read_blueprint(faults.directory, &manifest);
+    checked.files_bytes = bytes(&manifest);
+    let of_experts = manifest.experts.iter().map(|layer| layer.experts.saturating_mul(3));
+    let others = manifest.tensors.len() + manifest.mtp.len();
+    checked.tensors = of_experts.fold(others, usize::saturating_add);
+    let blueprint = pack::read_blueprint(directory, &manifest);
     if let Ok((blueprint, formats)) = &blueprint {
         checked.family = Some(blueprint.family.clone());
         checked.vocabulary = Some(blueprint.spec.vocabulary);
@@ -72,7 +73,7 @@ fn complete(
     let read = AtomicU64::new(0);
     let damage = match deep {
         true => {
-            progress.expect(manifest.files.iter().map(|file| file.bytes).sum());
+            progress.expect(bytes(manifest));
             let count = |bytes| {
                 read.fetch_add(bytes, Ordering::Relaxed);
                 progress.read(bytes);
@@ -83,6 +84,11 @@ fn complete(
     };
     findings.extend(damage.iter().map(|damage| faults.damaged(damage)));
     read.into_inner()
+}
+
+/// The length of all files, whatever a manifest made by hand says of each.
+fn bytes(manifest: &Manifest) -> u64 {
+    manifest.files.iter().map(|file| file.bytes).fold(0, u64::saturating_add)
 }
 
 /// The lengths of the weights' files, where more can't be told: the conversion isn't finished, or

@@ -104,7 +104,7 @@ fn run_job<S: Simd, T: Element>(cpu: S, job: Job<T>) {
     let one_by_one = size_of::<T>() > 1 && job.w.cols <= COLS_IN_CACHE;
     match (S::WIDE, job.x.rows.len()) {
         (_, 1) if one_by_one => cpu.run(Tiles::<T, 1, 1>(job)),
-        (true, 1) if size_of::<T>() == 2 => cpu.run(Tiles::<T, 9, 1>(job)),
+        (true, 1) if size_of::<T>() == 2 => cpu.run(Tiles::<T, 8, 1>(job)),
         (_, 1) => cpu.run(Tiles::<T, 4, 1>(job)),
         (true, 2) => cpu.run(Tiles::<T, 4, 2>(job)),
         (true, 3) => cpu.run(Tiles::<T, 4, 3>(job)),
