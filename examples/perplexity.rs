@@ -5,7 +5,6 @@
 //! cost. IDS.json is `{"tokens": [..]}`.
 
 #[path = "../tests/whole/heldout.rs"]
-#[allow(dead_code)]
 mod heldout;
 
 use millstream::engine::Model;

@@ -11,6 +11,7 @@ use super::shards::{self, Shard, Shards};
 use super::stamps::{STAMPS_MAX, Stamps, StampsFault};
 use super::stored::Run;
 use millstream_stages::ids::FileId;
+use rayon::prelude::*;
 use safetensors::Dtype;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,6 +22,8 @@ use std::sync::Arc;
 
 /// Most tensors of all files together.
 const TENSORS_MAX: usize = 1 << 20;
+/// Bytes of a file that one thread reads at a time.
+const READ_BYTES: usize = 4 << 20;
 /// No file is longer; offsets up to here add up without overflow.
 const FILE_BYTES_MAX: u64 = 1 << 60;
 /// What the scales of a container's tensors end in: the mark of a container.
@@ -167,7 +170,7 @@ impl Checkpoint {
         read_bounded(&self.directory.join(name), bytes_max)
     }
 
-    /// Reads a run into `out`, which has its length.
+    /// Reads a run into `out`, which has its length; a long one in parts, by several threads.
     ///
     /// # Errors
     /// When the file ends before, or the system refuses.
@@ -177,20 +180,12 @@ impl Checkpoint {
     pub fn read(&self, run: Run, out: &mut [u8]) -> Result<(), TensorFault> {
         assert_eq!(out.len(), run.bytes, "a buffer for the run");
         let file = &self.files[run.file.index()];
-        let mut got = 0;
-        while got < out.len() {
-            let reason = match file.read_at(&mut out[got..], run.offset + got as u64) {
-                Ok(0) => "the file ends there; it was truncated after it was opened".to_string(),
-                Ok(bytes) => {
-                    got += bytes;
-                    continue;
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => e.to_string(),
-            };
-            return Err(TensorFault::Read { got, wanted: out.len(), offset: run.offset, reason });
+        if out.len() <= READ_BYTES {
+            return read_at(file, run.offset, out);
         }
-        Ok(())
+        out.par_chunks_mut(READ_BYTES).enumerate().try_for_each(|(number, out)| {
+            read_at(file, run.offset + (number * READ_BYTES) as u64, out)
+        })
     }
 
     fn read_header(&mut self, id: FileId, on_fault: OnFault<'_>) -> Result<(), OpenError> {
@@ -288,6 +283,24 @@ impl Checkpoint {
         });
         Ok(())
     }
+}
+
+/// Reads bytes of a file, all of them or none.
+fn read_at(file: &File, offset: u64, out: &mut [u8]) -> Result<(), TensorFault> {
+    let mut got = 0;
+    while got < out.len() {
+        let reason = match file.read_at(&mut out[got..], offset + got as u64) {
+            Ok(0) => "the file ends there; it was truncated after it was opened".to_string(),
+            Ok(bytes) => {
+                got += bytes;
+                continue;
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(e) => e.to_string(),
+        };
+        return Err(TensorFault::Read { got, wanted: out.len(), offset, reason });
+    }
+    Ok(())
 }
 
 /// Reads a whole file, if it is there and not longer than `bytes_max`.

@@ -1,10 +1,10 @@
 //! Reading rows of a tensor out of the files and laying them out for the kernels.
 //!
-//! A block of a tensor is read in runs of whole rows, at most [`CHUNK_BYTES`] at a time, and laid
-//! out from there, by several threads when it is large. Floats whose rows are taken whole lie in
-//! the compute layout as they lie in the file: they are read straight to where they belong. The
-//! slices of a tensor that is cut by columns are asked for one after the other and all need the
-//! same rows, so the last rows that were read for one are kept for the next.
+//! Several threads read and lay out the rows of a large block, each its own. Floats whose rows are
+//! taken whole lie in the compute layout as they lie in the file: they are read straight to where
+//! they belong. The slices of a tensor that is cut by columns are asked for one after the other and
+//! all need the same rows, so the rows that were read for one, at most [`CHUNK_BYTES`] at a time,
+//! are kept for the next.
 
 use super::directory::Checkpoint;
 use super::error::TensorFault;
@@ -17,11 +17,11 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most bytes of weights that are read before they are laid out.
+/// Most bytes of weights that are kept.
 const CHUNK_BYTES: usize = 64 << 20;
-/// Rows of which the chunks are multiples; a multiple of every row block.
-const CHUNK_ROWS: usize = 16;
-/// Bytes that one thread lays out at a time.
+/// Rows of which all runs but the last are multiples; a multiple of every row block.
+const RUN_ROWS: usize = 16;
+/// Bytes of weights that one thread reads or lays out at a time.
 const TASK_BYTES: usize = 1 << 20;
 
 /// Rows of a tensor, as the file has them.
@@ -38,11 +38,13 @@ pub struct RowBuffers {
 pub struct KeptRows {
     buffers: Mutex<RowBuffers>,
     chunk_bytes: usize,
+    task_bytes: usize,
 }
 
 impl Default for KeptRows {
     fn default() -> KeptRows {
-        KeptRows { buffers: Mutex::default(), chunk_bytes: CHUNK_BYTES }
+        let (chunk_bytes, task_bytes) = (CHUNK_BYTES, TASK_BYTES);
+        KeptRows { buffers: Mutex::default(), chunk_bytes, task_bytes }
     }
 }
 
@@ -61,13 +63,21 @@ pub fn read_rows<'a>(
     scales: &'a mut Vec<u8>,
 ) -> Result<FileMatrix<'a>, TensorFault> {
     let (run, scales_run) = (stored.weights_of(&rows), stored.scales_of(&rows));
-    weights.resize(run.bytes, 0);
+    set_length(weights, run.bytes);
     checkpoint.read(run, weights)?;
-    scales.resize(scales_run.map_or(0, |run| run.bytes), 0);
+    set_length(scales, scales_run.map_or(0, |run| run.bytes));
     if let Some(run) = scales_run {
         checkpoint.read(run, scales)?;
     }
     Ok(matrix(stored, rows.len(), weights, scales))
+}
+
+/// Makes a buffer so long, whatever is in it. Fresh memory is zeros without being written.
+fn set_length(buffer: &mut Vec<u8>, bytes: usize) {
+    match bytes > buffer.capacity() {
+        true => *buffer = vec![0; bytes],
+        false => buffer.resize(bytes, 0),
+    }
 }
 
 /// Some rows of a tensor as a matrix of their own.
@@ -126,22 +136,21 @@ impl KeptRows {
         if whole_rows && target == stored.format && is_floats(target) {
             return checkpoint.read(stored.weights_of(&rows), out);
         }
-        let mut buffers = match whole_rows {
-            true => RowBuffers::default(),
-            false => std::mem::take(&mut *self.lock()),
-        };
-        let step = rows_of_chunk(stored, self.chunk_bytes);
-        let chunk_bytes = target.matrix_bytes(step, cols.len());
+        let job = Job { checkpoint, stored, target, cols };
+        if whole_rows {
+            // Another tensor: the last one's slices are done.
+            *self.lock() = RowBuffers::default();
+            return job.by_threads(rows, self.task_bytes, out);
+        }
+        let mut buffers = std::mem::take(&mut *self.lock());
+        let step = job.rows_of(self.chunk_bytes);
+        let chunk_bytes = target.matrix_bytes(step, job.cols.len());
         for (first, out) in rows.clone().step_by(step).zip(out.chunks_mut(chunk_bytes)) {
-            let end = rows.end.min(first + step);
-            // A row's scales may be those of rows before it.
-            let from = first - first % stored.row_step();
-            let matrix = buffers.read(checkpoint, stored, from..end)?;
-            lay_out_by_threads(&matrix, target, first - from..end - from, &cols, out);
+            let (rows, within) = job.whole_blocks(first..rows.end.min(first + step));
+            let matrix = buffers.read(checkpoint, stored, rows)?;
+            job.lay_out_by_threads(&matrix, within, self.task_bytes, out);
         }
-        if !whole_rows {
-            *self.lock() = buffers;
-        }
+        *self.lock() = buffers;
         Ok(())
     }
 
@@ -150,27 +159,85 @@ impl KeptRows {
     }
 }
 
-fn rows_of_chunk(stored: &StoredTensor, chunk_bytes: usize) -> usize {
-    let align = CHUNK_ROWS.max(stored.row_step());
-    let rows = chunk_bytes / stored.format.file_bytes(1, stored.cols).max(1);
-    (rows - rows % align).max(align)
+/// The reading of a block.
+struct Job<'a> {
+    checkpoint: &'a Checkpoint,
+    stored: &'a StoredTensor,
+    target: WeightFormat,
+    cols: Range<usize>,
 }
 
-/// Lays out a rectangle, a run of row blocks per thread and turn.
-fn lay_out_by_threads(
-    matrix: &FileMatrix<'_>,
-    target: WeightFormat,
-    rows: Range<usize>,
-    cols: &Range<usize>,
-    out: &mut [u8],
-) {
-    let (block_rows, block_bytes) = (target.row_block(), target.block_bytes(cols.len()));
-    let blocks = (TASK_BYTES / block_bytes).max(1);
-    out.par_chunks_mut(blocks * block_bytes).enumerate().for_each(|(task, out)| {
-        let first = rows.start + task * blocks * block_rows;
-        let end = rows.end.min(first + blocks * block_rows);
-        lay_out(matrix, target, first..end, cols.clone(), out);
-    });
+impl Job<'_> {
+    /// How many rows take so many bytes in the file: whole row blocks, at least one.
+    fn rows_of(&self, bytes: usize) -> usize {
+        let align = RUN_ROWS.max(self.stored.row_step());
+        let rows = bytes / self.stored.format.file_bytes(1, self.stored.cols).max(1);
+        (rows - rows % align).max(align)
+    }
+
+    /// The rows that must be read for some rows, as a row's scales may be those of rows before it,
+    /// and where among them the wanted ones are.
+    fn whole_blocks(&self, rows: Range<usize>) -> (Range<usize>, Range<usize>) {
+        let from = rows.start - rows.start % self.stored.row_step();
+        (from..rows.end, rows.start - from..rows.end - from)
+    }
+
+    /// Reads and lays out rows, each thread those of its task.
+    fn by_threads(
+        &self,
+        rows: Range<usize>,
+        task_bytes: usize,
+        out: &mut [u8],
+    ) -> Result<(), TensorFault> {
+        self.tasks(&rows, task_bytes, out, RowBuffers::default, |buffers, rows, out| {
+            let (rows, within) = self.whole_blocks(rows);
+            let RowBuffers { weights, scales, .. } = buffers;
+            let matrix = read_rows(self.checkpoint, self.stored, rows, weights, scales)?;
+            lay_out(&matrix, self.target, within, self.cols.clone(), out);
+            Ok(())
+        })
+    }
+
+    /// Lays out rows of a matrix, each thread those of its task.
+    fn lay_out_by_threads(
+        &self,
+        matrix: &FileMatrix<'_>,
+        rows: Range<usize>,
+        task_bytes: usize,
+        out: &mut [u8],
+    ) {
+        let done = self.tasks(
+            &rows,
+            task_bytes,
+            out,
+            || (),
+            |(), rows, out| {
+                lay_out(matrix, self.target, rows, self.cols.clone(), out);
+                Ok(())
+            },
+        );
+        done.expect("laying out doesn't fail");
+    }
+
+    /// Divides rows and their place in `out` into tasks; one task needs no other thread.
+    fn tasks<T>(
+        &self,
+        rows: &Range<usize>,
+        task_bytes: usize,
+        out: &mut [u8],
+        buffers: impl Fn() -> T + Sync + Send,
+        work: impl Fn(&mut T, Range<usize>, &mut [u8]) -> Result<(), TensorFault> + Sync + Send,
+    ) -> Result<(), TensorFault> {
+        let step = self.rows_of(task_bytes);
+        if rows.len() <= step {
+            return work(&mut buffers(), rows.clone(), out);
+        }
+        let bytes = self.target.matrix_bytes(step, self.cols.len());
+        out.par_chunks_mut(bytes).enumerate().try_for_each_init(buffers, |buffers, (task, out)| {
+            let first = rows.start + task * step;
+            work(buffers, first..rows.end.min(first + step), out)
+        })
+    }
 }
 
 /// Whether weights of a format are plain floats.
@@ -279,13 +346,14 @@ mod tests {
         for format in WeightFormat::EACH {
             let file = written(format);
             let matrix = matrix(&file.stored, ROWS, &file.weights, &file.scales);
-            for chunk_bytes in [1, 20_000, CHUNK_BYTES] {
-                let kept = KeptRows { chunk_bytes, ..KeptRows::default() };
+            for bytes in [1, 20_000, CHUNK_BYTES] {
+                let (chunk_bytes, task_bytes) = (bytes, bytes / 2);
+                let kept = KeptRows { chunk_bytes, task_bytes, ..KeptRows::default() };
                 for block in &blocks {
                     let found = read(&file, &kept, format, block);
                     let mut expected = vec![0; found.len()];
                     matrix.lay_out(block.rows.clone(), block.cols.clone(), &mut expected);
-                    assert!(found == expected, "{format}: {block:?} by {chunk_bytes} bytes");
+                    assert!(found == expected, "{format}: {block:?} by {bytes} bytes");
                 }
             }
         }

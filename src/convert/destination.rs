@@ -94,7 +94,7 @@ fn differences(then: &Manifest, now: &Manifest) -> Vec<String> {
         (manifest.slices, manifest.tensors.clone(), manifest.experts.clone(), files)
     };
     if found.is_empty() && contents(then) != contents(now) {
-        found.push("what it makes of the same source (this build is another)".to_owned());
+        found.push("what becomes of the source: its small files or this build changed".to_owned());
     }
     found
 }
@@ -179,6 +179,13 @@ impl Destination {
         observer: &dyn Observer,
     ) -> Result<(), ConvertError> {
         self.put(MANIFEST_FILE, manifest.to_text().as_bytes(), observer)
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        // Said aloud, because a child process that is being started may still share the handle.
+        let _ = self.lock.unlock();
     }
 }
 

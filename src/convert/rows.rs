@@ -13,7 +13,7 @@ use millstream_stages::weights::Line;
 use std::ops::Range;
 
 /// Rows that are decoded and rounded at once: the height of an fp8 block of scales.
-const STEP_ROWS: usize = 128;
+pub const STEP_ROWS: usize = 128;
 
 /// A tensor of the source and what it becomes.
 #[derive(Clone, Debug)]

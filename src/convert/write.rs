@@ -9,7 +9,7 @@
 use super::error::ConvertError;
 use super::observer::{Event, Observer};
 use super::plan::Plan;
-use super::rows::{RowBuffers, SourceTensor};
+use super::rows::{RowBuffers, STEP_ROWS, SourceTensor};
 use crate::checkpoint::ModelFiles;
 use crate::checkpoint::pack::checksum::{checksum, checksum_of_both, to_bytes};
 use crate::checkpoint::pack::layout::{Content, FileLayout, TensorLayout, expert_shape};
@@ -33,9 +33,9 @@ pub fn unfinished(name: &str) -> String {
 }
 
 /// Memory that the units of all threads together may take.
-const BUFFERS_BYTES_MAX: u64 = 1 << 30;
-/// Rows of an expert's matrix that are rounded at once: so many source bytes at 4 a weight.
-const EXPERT_CHUNK_BYTES: usize = 8 << 20;
+const BUFFERS_BYTES_MAX: u64 = 3 << 29;
+/// Weights of an expert's matrix that are held in the file layout at once.
+const CHUNK_WEIGHTS: usize = 1 << 20;
 
 /// What writes one file.
 pub struct FileWriter<'a> {
@@ -51,10 +51,24 @@ pub struct FileWriter<'a> {
 
 /// A unit of work.
 enum Unit<'a> {
-    /// Rows of a tensor, and the run of each piece that they fill.
-    Rows { tensor: &'a TensorLayout, source: SourceTensor, rows: Range<usize>, runs: Vec<PieceRun> },
-    /// An expert.
-    Expert { tensor: &'a TensorLayout, layer: LayerId, expert: ExpertId, shape: ExpertShape },
+    Rows(RowsUnit<'a>),
+    Expert(ExpertUnit<'a>),
+}
+
+/// Rows of a tensor, and the run of each piece that they fill.
+struct RowsUnit<'a> {
+    tensor: &'a TensorLayout,
+    source: SourceTensor,
+    rows: Range<usize>,
+    runs: Vec<PieceRun>,
+}
+
+/// An expert.
+struct ExpertUnit<'a> {
+    tensor: &'a TensorLayout,
+    layer: LayerId,
+    expert: ExpertId,
+    shape: ExpertShape,
 }
 
 /// A run of a piece: rows are the unit's.
@@ -88,10 +102,11 @@ impl FileWriter<'_> {
         let units: Vec<Unit<'_>> =
             layout.tensors.iter().flat_map(|tensor| self.units(tensor)).collect();
         let pool = pool(units.iter().map(Unit::memory_bytes).max().unwrap_or(0));
+        let pool = pool.map_err(|e| ConvertError::io(&path, "starting threads")(e))?;
         pool.install(|| {
             units.par_iter().try_for_each_init(RowBuffers::default, |buffers, unit| match unit {
-                Unit::Rows { .. } => self.write_rows(unit, buffers, &target),
-                Unit::Expert { .. } => self.write_expert(unit, buffers, &target),
+                Unit::Rows(unit) => self.write_rows(unit, buffers, &target),
+                Unit::Expert(unit) => self.write_expert(unit, buffers, &target),
             })
         })?;
         let sums: Vec<u64> = target.checksums.iter().map(|s| s.load(Ordering::Relaxed)).collect();
@@ -146,18 +161,17 @@ impl FileWriter<'_> {
             Content::Expert(layer, expert) => {
                 let shape = expert_shape(&self.plan.blueprint, &self.plan.formats, layer);
                 let shape = shape.expect("a layer with experts has their formats");
-                vec![Unit::Expert { tensor, layer, expert, shape }]
+                vec![Unit::Expert(ExpertUnit { tensor, layer, expert, shape })]
             }
         }
     }
 
     fn write_rows(
         &self,
-        unit: &Unit<'_>,
+        RowsUnit { tensor, source, rows, runs }: &RowsUnit<'_>,
         buffers: &mut RowBuffers,
         target: &Target<'_>,
     ) -> Result<(), ConvertError> {
-        let Unit::Rows { tensor, source, rows, runs } = unit else { unreachable!("asked by kind") };
         let from = buffers.rows(self.files, source, rows.clone())?;
         let first = from.first;
         let mut bytes = vec![];
@@ -174,13 +188,10 @@ impl FileWriter<'_> {
 
     fn write_expert(
         &self,
-        unit: &Unit<'_>,
+        ExpertUnit { tensor, layer, expert, shape }: &ExpertUnit<'_>,
         buffers: &mut RowBuffers,
         target: &Target<'_>,
     ) -> Result<(), ConvertError> {
-        let Unit::Expert { tensor, layer, expert, shape } = unit else {
-            unreachable!("asked by kind")
-        };
         let mut bytes = vec![0; shape.expert_bytes()];
         for (matrix, part) in EXPERT_MATRICES.into_iter().zip(expert_parts(*expert)) {
             let source = self.plan.tensor(self.files, Some(*layer), part);
@@ -214,7 +225,7 @@ fn row_offset(format: WeightFormat, piece: &Rectangle, row: usize) -> usize {
 /// Runs of rows of an expert's matrix, and the slices that each is in.
 fn chunks(source: &SourceTensor, pieces: &[Rectangle]) -> Vec<(Range<usize>, Range<usize>)> {
     let (format, cols) = (source.target, source.stored.cols);
-    let step = EXPERT_CHUNK_BYTES / (4 * cols) / format.row_block() * format.row_block();
+    let step = CHUNK_WEIGHTS / cols / format.row_block() * format.row_block();
     let step = step.max(format.row_block());
     let split = |rows: &Range<usize>, slices: Range<usize>| -> Vec<_> {
         let end = rows.end;
@@ -252,7 +263,8 @@ fn row_units<'a>(
             let piece_run =
                 |section: usize| PieceRun { section, run, cols: pieces[section].cols.clone() };
             let runs = group.clone().map(piece_run).collect();
-            units.push(Unit::Rows { tensor, source: source.clone(), rows, runs });
+            let source = source.clone();
+            units.push(Unit::Rows(RowsUnit { tensor, source, rows, runs }));
         }
     }
     units
@@ -261,28 +273,30 @@ fn row_units<'a>(
 impl Unit<'_> {
     /// An estimate of the memory that working on it takes.
     fn memory_bytes(&self) -> u64 {
-        match self {
-            Unit::Rows { source, rows, .. } => {
+        // What is decoded at once, as read, as laid out and as f32.
+        let step = |cols: usize| 12 * STEP_ROWS * cols;
+        let bytes = match self {
+            Unit::Rows(RowsUnit { source, rows, .. }) => {
                 let SourceTensor { stored, target, .. } = source;
-                // Rows as read (fp8 from the start of their block) and as laid out, and the step
-                // that is decoded.
-                let read = stored.format.file_bytes(rows.len() + stored.row_step(), stored.cols);
-                (read + 3 * target.matrix_bytes(rows.len(), stored.cols) + 1024 * stored.cols)
-                    as u64
+                let rows = rows.len() + stored.row_step();
+                let read = stored.format.file_bytes(rows, stored.cols);
+                step(stored.cols) + read + 2 * target.matrix_bytes(rows, stored.cols)
             }
-            Unit::Expert { shape, .. } => {
-                (shape.expert_bytes() + 3 * EXPERT_CHUNK_BYTES + 1024 * shape.hidden) as u64
+            Unit::Expert(ExpertUnit { shape, .. }) => {
+                let cols = shape.hidden.max(shape.intermediate);
+                step(cols) + 8 * CHUNK_WEIGHTS + shape.expert_bytes()
             }
-        }
+        };
+        bytes as u64
     }
 }
 
 /// Threads for units of this size: all cores, or as many as memory is for.
-fn pool(unit_bytes: u64) -> rayon::ThreadPool {
+fn pool(unit_bytes: u64) -> std::io::Result<rayon::ThreadPool> {
     let threads =
         (BUFFERS_BYTES_MAX / unit_bytes.max(1)).clamp(1, rayon::current_num_threads() as u64);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads as usize);
-    pool.build().expect("threads can be made")
+    pool.build().map_err(std::io::Error::other)
 }
 
 /// Creates the file at its full length, with its room on the drive where that can be had.

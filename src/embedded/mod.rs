@@ -20,13 +20,21 @@ macro_rules! files {
     };
 }
 
-/// Every file of the model, by name.
-const FILES: [(&str, &[u8]); 5] = files![
+/// Every file of the model, by name: a pack.
+const FILES: [(&str, &[u8]); 13] = files![
+    "millstream.json",
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
-    "model.safetensors"
+    "resident.safetensors",
+    "experts-00001.safetensors",
+    "experts-00002.safetensors",
+    "experts-00003.safetensors",
+    "experts-00004.safetensors",
+    "experts-00005.safetensors",
+    "experts-00006.safetensors",
+    "mtp.safetensors"
 ];
 
 /// The name that the model goes by.
@@ -256,7 +264,7 @@ mod tests {
         let cache = cache();
         let directory = unpack(Some(cache.path())).unwrap().directory;
         let before = state(&directory);
-        let weights = directory.join("model.safetensors");
+        let weights = directory.join("experts-00003.safetensors");
         let mut bytes = fs::read(&weights).unwrap();
         let last = bytes.len() - 1;
         bytes[last] ^= 1;

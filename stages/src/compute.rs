@@ -30,6 +30,8 @@ pub struct Compute {
     inner: Vec<f32>,
     /// Quantised inputs of the operation at hand.
     quantised: Vec<QuantisedBuffer>,
+    /// Threads that jobs are run by.
+    threads: usize,
     weight_bytes: u64,
 }
 
@@ -41,6 +43,11 @@ pub enum ChosenRows<'a> {
     /// These.
     Listed(&'a [u32]),
 }
+
+/// Bytes of a slice that a job should read in one run.
+const SLICE_RUN_BYTES_MIN: usize = 32 << 10;
+/// Jobs that every thread should get of a batch.
+const JOBS_PER_THREAD_MIN: usize = 4;
 
 /// Products in one batch of jobs at most.
 pub const PRODUCTS_MAX: usize = 4;
@@ -63,6 +70,7 @@ impl Compute {
         executor: Box<dyn Executor + Send>,
         kernels: Kernels,
         map: Arc<SliceMap>,
+        threads: usize,
         spec: &ModelSpec,
         limits: &Limits,
     ) -> Compute {
@@ -75,6 +83,7 @@ impl Compute {
             partials: vec![0.0; map.subtrees.len() * rows * spec.hidden],
             inner: vec![0.0; rows * inner],
             quantised: (0..PRODUCTS_MAX).map(|_| QuantisedBuffer::new(codes)).collect(),
+            threads,
             weight_bytes: 0,
             executor,
             kernels,
@@ -282,6 +291,25 @@ impl Compute {
         tokens
     }
 
+    /// Columns of a job's output where it goes through all slices in turn. Each slice is a place of its
+    /// own in memory, so few rows of narrow slices are read at a fraction of its speed: with few
+    /// tokens a job takes more rows, as long as every thread still gets several jobs. Which job
+    /// makes a row changes no bit of it.
+    fn slice_columns(&self, tokens: usize, slice: Weights<'_>) -> usize {
+        let rows = slice.rows();
+        let row_bytes = slice.bytes().len() / rows.max(1);
+        let mut columns = job_columns(self.map.subtrees.len() * rows);
+        // Scratch is made for this many elements at least (`bounds.rs`).
+        let elements_max = self.identity.len() * JOB_COLUMNS;
+        while columns * row_bytes < SLICE_RUN_BYTES_MIN
+            && 2 * columns * tokens <= elements_max
+            && rows >= 2 * columns * self.threads * JOBS_PER_THREAD_MIN
+        {
+            columns *= 2;
+        }
+        columns
+    }
+
     /// Partial results of every subtree, then their sum in the first `[tokens, rows]` of the
     /// returned buffer.
     fn sum_slices<'w>(
@@ -305,7 +333,7 @@ impl Compute {
             }
         }
         let trees = self.map.subtrees.len();
-        let columns = job_columns(trees * rows);
+        let columns = self.slice_columns(tokens, slice(0));
         let task = SlicesTask {
             kernels: self.kernels,
             subtrees: &self.map.subtrees,

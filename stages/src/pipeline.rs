@@ -167,7 +167,7 @@ pub fn assemble(
         }),
     };
     let gauges = Arc::new(Gauges::default());
-    let mut compute = Some(Compute::new(executor, *kernels, map, spec, &limits));
+    let mut compute = Some(Compute::new(executor, *kernels, map, plan.threads, spec, &limits));
     let mut desk = Some(LoadDesk::new(reader, &limits));
     let mut made = vec![];
     for (seat, inbox) in directory.inboxes.iter().enumerate() {

@@ -111,7 +111,7 @@ fn open(directory: &Path) -> ModelFiles {
 
 /// Why a container is refused.
 fn refusal(directory: &Path) -> String {
-    ModelFiles::open(directory).err().expect("the container is refused").to_string()
+    ModelFiles::open(directory).expect_err("the container is refused").to_string()
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {

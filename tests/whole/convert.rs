@@ -158,8 +158,6 @@ fn finished_files_that_were_damaged_since_are_made_again() {
     let (whole, place) = (rooms.path().join("whole"), rooms.path().join("stopped"));
     convert(&tiny(), &whole, &Options::default());
     let expected = contents(&whole);
-    let prepare = || Conversion::prepare(&tiny(), &place, &Options::default()).expect("planned");
-    assert!(prepare().run(&StopAt::new(150)).is_err());
     let (config, resident) = (place.join("config.json"), place.join("resident.safetensors"));
     for damage in [
         &|| std::fs::remove_file(&config).expect("removed") as (),
@@ -176,11 +174,14 @@ fn finished_files_that_were_damaged_since_are_made_again() {
         },
     ] as [&dyn Fn(); 5]
     {
+        let conversion = Conversion::prepare(&tiny(), &place, &Options::default());
+        assert!(conversion.expect("planned").run(&StopAt::new(170)).is_err());
+        assert!(resident.exists(), "it is finished");
         damage();
-        assert!(prepare().run(&StopAt::new(180)).is_err(), "it goes on, and not to its end");
+        convert(&tiny(), &place, &Options::default());
+        assert_same(&expected, &place, "damaged and made again");
+        std::fs::remove_dir_all(&place).expect("removed");
     }
-    prepare().run(&Nobody).expect("converted");
-    assert_same(&expected, &place, "damaged and made again");
 }
 
 /// The command, in an environment without surprises.

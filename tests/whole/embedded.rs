@@ -1,8 +1,8 @@
-//! The small trained model: held-out loss of the embedded int8 rows and, where the bf16 original is
+//! The small trained model: held-out loss of the embedded pack and, where the bf16 original is
 //! at hand, its loss and its greedy text.
 
-use crate::heldout::{heldout_ids, loss, loss_of, start};
-use crate::support::{data, say};
+use crate::heldout::{loss, loss_of, start};
+use crate::support::{data, heldout_ids, say};
 use millstream::engine::{Model, Request};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn embedded_model_keeps_the_heldout_loss() {
     let model = Model::open(&directory).expect("the model opens");
     let loss = loss(model, &heldout_ids(), WINDOW);
     let expected = reference()["heldout_nll_window256"].as_f64().expect("a loss");
-    println!("int8 rows: held-out loss {loss:.5}, bf16 reference {expected:.5}");
+    println!("the pack: held-out loss {loss:.5}, bf16 reference {expected:.5}");
     assert!((loss - expected).abs() < 0.002, "{loss} against {expected}");
 }
 

@@ -6,14 +6,6 @@ use millstream_stages::dequantised::Dequantised;
 /// Rows read at once.
 const CHUNK: usize = 256;
 
-/// The small model's held-out tokens.
-pub fn heldout_ids() -> Vec<u32> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/nano-glm-dsa/heldout_ids.json");
-    let text = std::fs::read_to_string(path).expect("held-out ids");
-    let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    serde_json::from_value(file["tokens"].clone()).expect("a list of ids")
-}
-
 /// An engine that can give the logits of every row.
 pub fn start(model: Model) -> Engine {
     let options = Options { prefill_chunk: CHUNK, logits_rows_max: CHUNK, ..Options::default() };

@@ -439,6 +439,8 @@ fn manifests_that_lie_are_refused() {
     assert!(said.contains("config.json"), "{said}");
     let said = lie(&|m| m.tensors[3].format = "int5".into());
     assert!(said.contains("int5"), "{said}");
+    let said = lie(&|m| m.tensors[1].format = "int8-row".into());
+    assert!(said.contains("input_layernorm") && said.contains("floats"), "{said}");
     let said = lie(&|m| m.tensors[0].format = "f32".into());
     assert!(said.contains("resident.safetensors"), "{said}");
     let said = lie(&|m| m.experts[0].gate = "f32".into());

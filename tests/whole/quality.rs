@@ -1,8 +1,9 @@
 //! What int8 activations cost: in every format that experts can be rounded to, the held-out loss of
 //! the small model against the f32 run over the same, dequantised weights.
 
-use crate::heldout::{dequantised, heldout_ids, loss};
+use crate::heldout::{dequantised, loss};
 use crate::rounded::RoundedExperts;
+use crate::support::heldout_ids;
 use millstream::engine::Model;
 use millstream_kernels::WeightFormat;
 use std::path::Path;

@@ -149,3 +149,11 @@ pub fn argmax(logits: &[f32]) -> u32 {
     let best = |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };
     (0..logits.len()).fold(0, best) as u32
 }
+
+/// The small model's held-out tokens.
+pub fn heldout_ids() -> Vec<u32> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/nano-glm-dsa/heldout_ids.json");
+    let text = std::fs::read_to_string(path).expect("held-out ids");
+    let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    serde_json::from_value(file["tokens"].clone()).expect("a list of ids")
+}

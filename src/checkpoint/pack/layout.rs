@@ -10,7 +10,7 @@ use crate::families::Blueprint;
 use millstream_kernels::WeightFormat;
 use millstream_stages::ids::{ExpertId, LayerId};
 use millstream_stages::load::ExpertShape;
-use millstream_stages::parts::{expert_parts, part_shape, resident_parts};
+use millstream_stages::parts::{expert_parts, resident_parts};
 use millstream_stages::pieces::pieces;
 use millstream_stages::weights::{Part, Rectangle};
 use std::fmt::Write;
@@ -230,16 +230,6 @@ pub fn tensor_bytes(
 ) -> u64 {
     let pieces = pieces(&blueprint.spec, layer, part);
     pieces.iter().map(|piece| NewSection::matrix(format, piece).bytes).sum()
-}
-
-/// Whether the model has a tensor of this shape there.
-pub fn has_shape(
-    blueprint: &Blueprint,
-    layer: Option<LayerId>,
-    part: Part,
-    shape: [usize; 2],
-) -> bool {
-    part_shape(&blueprint.spec, layer, part) == Some(shape)
 }
 
 /// A section that has no place yet.

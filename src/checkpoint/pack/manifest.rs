@@ -7,6 +7,7 @@
 use super::checksum::{checksum, from_hex, to_hex};
 use super::error::PackError;
 use super::layout::{Formats, WholeTensor};
+use crate::checkpoint::{Kind, is_floats};
 use crate::families::{Blueprint, shorten};
 use millstream_kernels::WeightFormat;
 use millstream_stages::ids::LayerId;
@@ -266,7 +267,11 @@ impl Manifest {
                 let found = [entry.rows, entry.cols];
                 return Err(format!("{name} is {found:?}, config.json calls for {shape:?}"));
             }
-            parse_format(&entry.format)
+            let format = parse_format(&entry.format)?;
+            if matches!(Kind::of(part), Kind::Vector | Kind::Floats) && !is_floats(format) {
+                return Err(format!("{name} is {format}, and it is never anything but floats"));
+            }
+            Ok(format)
         });
         let mtp = self.mtp.iter().map(|entry| {
             let format = parse_format(&entry.format)?;

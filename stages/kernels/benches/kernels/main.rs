@@ -1,8 +1,8 @@
 //! How near the kernels come to the memory, on this machine.
 //!
-//! `cargo bench -p millstream-kernels --bench kernels` prints three tables, a line per weight
-//! format and number of threads: matmul with weights from memory, matmul with weights in the
-//! second-level cache, and the transposed use from memory. GB/s count the bytes of the compute
+//! `cargo bench -p millstream-kernels --bench kernels` prints tables with a line per weight format
+//! and number of threads: matmul with weights from memory, in long calls and in calls as short as
+//! the engine's, matmul with weights in the second-level cache, and the transposed use. GB/s count the bytes of the compute
 //! layout, scales included. Beside each stands a plain read of the same bytes in the same rounds:
 //! the best of several ways to read (one to four places, lines asked for ahead or not). Passes of
 //! plain reads and kernels take turns, and the best pass of each counts, so that noise of other
@@ -28,8 +28,7 @@ use work::{Shape, Work};
 const COLS: usize = 6144;
 /// Columns of the transposed use: the latent rank.
 const LATENT_COLS: usize = 512;
-/// Bytes of the weights that a kernel is called with, from memory and in the second-level cache.
-const PIECE_BYTES: usize = 1 << 20;
+/// Bytes of the weights that are used again and again from the second-level cache.
 const CACHED_BYTES: usize = 384 << 10;
 /// Tokens of the second column.
 const TOKENS: usize = 8;
@@ -70,38 +69,47 @@ impl Options {
     }
 }
 
-/// A table: where weights are, and what is done with them.
+/// The weights of a call.
+#[derive(Clone, Copy)]
+enum Call {
+    /// So many rows from memory, one call's behind the other's.
+    Memory { rows: usize },
+    /// The same [`CACHED_BYTES`] again and again.
+    Cache,
+}
+
+/// A table: what a call is, and what is timed beside the plain read.
 #[derive(Clone, Copy)]
 struct Table {
     title: &'static str,
     cols: usize,
-    piece_bytes: usize,
-    /// Weights come from memory; else the same piece is used again and again.
-    from_memory: bool,
-    /// What is timed beside the plain read.
+    call: Call,
     works: &'static [Work],
 }
 
-const TABLES: [Table; 3] = [
+const TABLES: [Table; 4] = [
     Table {
-        title: "matmul, weights from memory",
+        title: "matmul, weights from memory, 128 rows a call",
         cols: COLS,
-        piece_bytes: PIECE_BYTES,
-        from_memory: true,
+        call: Call::Memory { rows: 128 },
+        works: &[Work::Matmul(1), Work::Matmul(TOKENS)],
+    },
+    Table {
+        title: "matmul, weights from memory, 32 rows a call (as the engine's jobs have)",
+        cols: COLS,
+        call: Call::Memory { rows: 32 },
         works: &[Work::Matmul(1), Work::Matmul(TOKENS)],
     },
     Table {
         title: "matmul, weights in the second-level cache",
         cols: COLS,
-        piece_bytes: CACHED_BYTES,
-        from_memory: false,
+        call: Call::Cache,
         works: &[Work::Matmul(1), Work::Matmul(TOKENS)],
     },
     Table {
-        title: "transposed use, weights from memory",
+        title: "transposed use, weights from memory, 192 rows a call (a head)",
         cols: LATENT_COLS,
-        piece_bytes: PIECE_BYTES,
-        from_memory: true,
+        call: Call::Memory { rows: 192 },
         works: &[Work::Transposed],
     },
 ];
@@ -140,10 +148,17 @@ fn print_head(works: &[Work]) {
 
 /// Times one format with each number of threads; prints a line for each.
 fn bench(memory: &mut Memory, kernels: Kernels, format: WeightFormat, table: Table, rounds: usize) {
-    let shape = Shape::of_about(format, table.cols, table.piece_bytes);
+    let rows = match table.call {
+        Call::Memory { rows } => rows,
+        Call::Cache => 16 * (CACHED_BYTES / format.matrix_bytes(16, table.cols)).max(1),
+    };
+    let shape = Shape { format, rows, cols: table.cols };
     memory.fill(&shape);
     for threads in THREADS.into_iter().filter(|threads| *threads <= memory.cpus.len()) {
-        let pieces = if table.from_memory { memory.pieces(&shape) / threads } else { 1 };
+        let pieces = match table.call {
+            Call::Memory { .. } => memory.pieces(&shape) / threads,
+            Call::Cache => 1,
+        };
         let passes = Passes { memory, kernels, shape, pieces, threads, works: table.works, rounds };
         let times = best_seconds(&passes);
         let bytes = (times.pieces_a_pass * threads * shape.bytes()) as f64;

@@ -47,12 +47,6 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// So many rows, a multiple of 16, that the piece has about so many bytes.
-    pub fn of_about(format: WeightFormat, cols: usize, bytes: usize) -> Shape {
-        let blocks = (bytes / format.matrix_bytes(16, cols)).max(1);
-        Shape { format, rows: 16 * blocks, cols }
-    }
-
     /// Bytes in the compute layout.
     pub fn bytes(&self) -> usize {
         self.format.matrix_bytes(self.rows, self.cols)

@@ -105,6 +105,7 @@ fn run_job<S: Simd, T: Element>(cpu: S, job: Job<T>) {
     match (S::WIDE, job.x.rows.len()) {
         (_, 1) if one_by_one => cpu.run(Tiles::<T, 1, 1>(job)),
         (true, 1) if size_of::<T>() == 2 => cpu.run(Tiles::<T, 8, 1>(job)),
+        (false, 1) if size_of::<T>() == 2 => cpu.run(Tiles::<T, 6, 1>(job)),
         (_, 1) => cpu.run(Tiles::<T, 4, 1>(job)),
         (true, 2) => cpu.run(Tiles::<T, 4, 2>(job)),
         (true, 3) => cpu.run(Tiles::<T, 4, 3>(job)),

@@ -41,7 +41,7 @@ impl Operation for Transposed<'_> {
 }
 
 /// Columns whose sums are held apart while all rows pass by.
-const HELD_COLUMNS: usize = 1024;
+const HELD_COLUMNS: usize = 512;
 
 /// Sums of some columns, aligned so that no load or store touches two cache lines.
 #[repr(align(64))]
