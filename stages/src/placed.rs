@@ -313,9 +313,8 @@ impl<'a> Placer<'a> {
         let mut heads = vec![];
         for (head, pair) in pieces.chunks_exact(2).enumerate() {
             let node = head * nodes / count;
-            let mut place = |piece: &Rectangle| {
-                (piece.rows.len(), self.put(node, part, format, piece.clone()))
-            };
+            let mut place =
+                |piece: &Rectangle| (piece.rows.len(), self.put(node, part, format, piece.clone()));
             heads.push(PlacedHead { node, parts: [place(&pair[0]), place(&pair[1])] });
         }
         PlacedHeads { cols, format, heads }
@@ -356,13 +355,7 @@ impl<'a> Placer<'a> {
         pieces.into_iter().enumerate().map(place).collect()
     }
 
-    fn put(
-        &mut self,
-        node: usize,
-        part: Part,
-        format: WeightFormat,
-        block: Rectangle,
-    ) -> RegionId {
+    fn put(&mut self, node: usize, part: Part, format: WeightFormat, block: Rectangle) -> RegionId {
         let bytes = format.matrix_bytes(block.rows.len(), block.cols.len());
         let region = self.builder.region(node, bytes);
         self.fills.push(Fill { region, part, block });

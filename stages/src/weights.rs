@@ -153,12 +153,7 @@ pub trait WeightSource: Send + Sync {
     ///
     /// # Errors
     /// When the bytes are damaged; says which slice of what.
-    fn verify(
-        &self,
-        layer: LayerId,
-        expert: ExpertId,
-        staging: &[u8],
-    ) -> Result<(), SourceError> {
+    fn verify(&self, layer: LayerId, expert: ExpertId, staging: &[u8]) -> Result<(), SourceError> {
         let _ = (layer, expert, staging);
         Ok(())
     }

@@ -1,9 +1,7 @@
 //! One hash of logits per format over threads, plans, nodes, slots, instruction sets, chunks and
 //! company.
 
-use crate::matrix::{
-    AXES, Run, axis_lengths, describe, expected_hash, formats, hash_of, model,
-};
+use crate::matrix::{AXES, Run, axis_lengths, describe, expected_hash, formats, hash_of, model};
 use millstream_kernels::Isa;
 use millstream_stages::simulation::Random;
 

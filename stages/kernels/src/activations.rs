@@ -8,8 +8,8 @@
 //! row depends on nothing but the row and its [`ActivationLayout`].
 
 use crate::formats::{ActivationKind, Order, WeightFormat};
-use crate::formats::{int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8};
 use crate::formats::{BlockCode, mxfp4::E2m1};
+use crate::formats::{int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8};
 
 /// f32 activation rows of a matmul: row t is `data[rows[t] * stride ..][.. cols]`.
 #[derive(Clone, Copy, Debug)]

@@ -5,11 +5,11 @@
 //! slices, nothing is allocated. A length that does not fit is a bug of ours and panics.
 
 use crate::activations::{ActivationLayout, Activations, Quantised, QuantisedRowMut};
-use crate::weights::{Floats, Weights};
 use crate::isa::Isa;
 use crate::scalar;
 #[cfg(target_arch = "x86_64")]
 use crate::simd;
+use crate::weights::{Floats, Weights};
 
 /// The operations on one instruction set. All sets give the same bits; [`scalar`] defines them.
 #[derive(Clone, Copy, Debug)]

@@ -24,9 +24,7 @@ pub mod scalar;
 mod simd;
 pub mod weights;
 
-pub use activations::{
-    ActivationLayout, Activations, Quantised, QuantisedRow, QuantisedRowMut,
-};
+pub use activations::{ActivationLayout, Activations, Quantised, QuantisedRow, QuantisedRowMut};
 pub use formats::{FileMatrix, GroupSize, ScaleType, WeightFormat, can_round, round_rows};
 pub use isa::{Isa, UnknownIsa};
 pub use kernels::Kernels;

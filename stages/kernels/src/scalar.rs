@@ -9,8 +9,8 @@
 
 use crate::activations::{ActivationLayout, Quantised, QuantisedRow, QuantisedRowMut};
 use crate::formats::{
-    BlockCode, WeightFormat, bf16::bf16_to_f32, f16::f16_to_f32, int2_row::Int2,
-    int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
+    BlockCode, WeightFormat, bf16::bf16_to_f32, f16::f16_to_f32, int2_row::Int2, int3_group::Int3,
+    int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
 };
 use crate::math;
 use crate::weights::{Floats, Weights};

@@ -43,7 +43,10 @@ impl<'a> Weights<'a> {
             WeightFormat::Bf16 | WeightFormat::F16 => 2,
             _ => 16,
         };
-        assert!(bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(align), "{format}: alignment");
+        assert!(
+            bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(align),
+            "{format}: alignment"
+        );
         Weights { format, rows, cols, bytes }
     }
 
@@ -52,7 +55,11 @@ impl<'a> Weights<'a> {
     /// # Panics
     /// If `cols` is 0 or doesn't divide the values.
     pub fn from_f32(values: &'a [f32], cols: usize) -> Weights<'a> {
-        assert!(cols > 0 && values.len().is_multiple_of(cols), "{} values, {cols} cols", values.len());
+        assert!(
+            cols > 0 && values.len().is_multiple_of(cols),
+            "{} values, {cols} cols",
+            values.len()
+        );
         Weights::new(WeightFormat::F32, values.len() / cols, cols, bytemuck::cast_slice(values))
     }
 
@@ -109,7 +116,12 @@ impl<'a> Weights<'a> {
     /// If there is no such row or column.
     #[inline]
     pub fn weight(&self, row: usize, column: usize) -> f32 {
-        assert!(row < self.rows && column < self.cols, "row {row}, column {column} of {} x {}", self.rows, self.cols);
+        assert!(
+            row < self.rows && column < self.cols,
+            "row {row}, column {column} of {} x {}",
+            self.rows,
+            self.cols
+        );
         let index = row * self.cols + column;
         match self.format {
             WeightFormat::F32 => cast::<f32>(self.bytes)[index],

@@ -151,7 +151,7 @@ struct Rows {
 
 impl Rows {
     fn new(kernels: Kernels, layout: ActivationLayout, x: &[f32]) -> Rows {
-        let tokens = if layout.cols == 0 { 1 } else { x.len() / layout.cols };
+        let tokens = x.len().checked_div(layout.cols).unwrap_or(1);
         let (codes, units) = (layout.codes(), layout.units());
         let mut rows = Rows {
             layout,

@@ -173,7 +173,8 @@ fn values_that_the_format_holds_come_back_exactly() {
         }
     }
     let halves = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
-    let value = |index: usize| halves[index * 5 % 8] * if index % 3 == 0 { -4.0 } else { 4.0 };
+    let value =
+        |index: usize| halves[index * 5 % 8] * if index.is_multiple_of(3) { -4.0 } else { 4.0 };
     let values: Vec<f32> =
         (0..3 * cols).map(value).map(|v| if v == 0.0 { 0.0 } else { v }).collect();
     assert_eq!(round_trip(&values, cols, WeightFormat::Mxfp4), values);

@@ -78,9 +78,7 @@ impl ExpertShape {
     pub fn rectangle(&self, which: ExpertMatrix, slice: usize) -> Rectangle {
         let part = slice * self.slice_width()..(slice + 1) * self.slice_width();
         match which {
-            ExpertMatrix::Gate | ExpertMatrix::Up => {
-                Rectangle { rows: part, cols: 0..self.hidden }
-            }
+            ExpertMatrix::Gate | ExpertMatrix::Up => Rectangle { rows: part, cols: 0..self.hidden },
             ExpertMatrix::Down => Rectangle { rows: 0..self.hidden, cols: part },
         }
     }
@@ -102,7 +100,8 @@ impl ExpertShape {
     /// Bytes from the start of one slice to that of the next.
     pub fn slice_bytes(&self) -> usize {
         let end = self.range(ExpertMatrix::Down).end;
-        let align = if end >= DIRECT_SLICE_BYTES_MIN { DIRECT_ALIGN_BYTES } else { MATRIX_ALIGN_BYTES };
+        let align =
+            if end >= DIRECT_SLICE_BYTES_MIN { DIRECT_ALIGN_BYTES } else { MATRIX_ALIGN_BYTES };
         end.next_multiple_of(align)
     }
 

@@ -115,11 +115,16 @@ impl RandomModel {
         let mut values = (0..rows * cols).map(|_| centre + spread * random.signed_unit());
         let weights: Vec<u8> = match format {
             WeightFormat::F32 => values.flat_map(f32::to_le_bytes).collect(),
-            WeightFormat::Bf16 => values.flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes()).collect(),
+            WeightFormat::Bf16 => {
+                values.flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes()).collect()
+            }
             WeightFormat::F16 => values.flat_map(|v| f32_to_f16(v).to_le_bytes()).collect(),
             WeightFormat::Fp8Block128(_) => {
                 // Every code but the two that are NaN.
-                values.map(|v| (v.to_bits() >> 8) as u8).map(|c| if c & 0x7f == 0x7f { 0 } else { c }).collect()
+                values
+                    .map(|v| (v.to_bits() >> 8) as u8)
+                    .map(|c| if c & 0x7f == 0x7f { 0 } else { c })
+                    .collect()
             }
             _ => {
                 let bytes = format.file_bytes(rows, cols);

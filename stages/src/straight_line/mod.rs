@@ -13,9 +13,9 @@ mod real;
 pub use real::Real;
 
 use crate::ids::LayerId;
-use crate::spec::{AttentionSpec, LayerSpec, ModelSpec};
 use crate::parts::part_shape;
 use crate::pieces::pieces;
+use crate::spec::{AttentionSpec, LayerSpec, ModelSpec};
 use crate::weights::{Line, Part, Rectangle, SourceError, WeightSource, aligned_bytes};
 use millstream_kernels::{WeightFormat, Weights};
 use std::collections::HashMap;

@@ -84,8 +84,7 @@ impl Real for f32 {
         let mut codes = vec![0; layout.codes()];
         let mut scales = vec![0.0; layout.units()];
         let mut sums = vec![0; layout.units()];
-        let row =
-            QuantisedRowMut { codes: &mut codes, scales: &mut scales, sums: &mut sums };
+        let row = QuantisedRowMut { codes: &mut codes, scales: &mut scales, sums: &mut sums };
         scalar().quantise(&layout, x, row);
         let mut out = vec![0.0; weights.rows()];
         let x = Quantised { layout, codes: &codes, scales: &scales, sums: &sums, rows: &[0] };

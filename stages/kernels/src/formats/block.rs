@@ -99,8 +99,8 @@ pub const fn dword(row: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::{int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8};
     use crate::formats::mxfp4::E2m1;
+    use crate::formats::{int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8};
 
     #[test]
     fn orders_and_their_inverses_agree() {
@@ -124,7 +124,11 @@ mod tests {
         }
         for row in 0..BLOCK_ROWS {
             for column in 0..C::STEP_COLUMNS {
-                assert_eq!(C::get(&step, row, column), code(row, column), "row {row} column {column}");
+                assert_eq!(
+                    C::get(&step, row, column),
+                    code(row, column),
+                    "row {row} column {column}"
+                );
             }
         }
         let mut file = [0; 64];

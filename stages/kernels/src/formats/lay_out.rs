@@ -36,7 +36,11 @@ impl FileMatrix<'_> {
     pub fn lay_out(&self, rows: Range<usize>, cols: Range<usize>, out: &mut [u8]) {
         let FileMatrix { format, .. } = *self;
         let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);
-        assert_eq!(self.weights.len(), format.file_bytes(self.rows, self.cols), "{format}: weights");
+        assert_eq!(
+            self.weights.len(),
+            format.file_bytes(self.rows, self.cols),
+            "{format}: weights"
+        );
         let scales = format.file_scales(self.rows, self.cols) * scale_bytes;
         assert_eq!(self.scales.len(), scales, "{format}: scales");
         assert!(rows.end <= self.rows && cols.end <= self.cols, "{format}: rectangle");
@@ -82,7 +86,8 @@ impl FileMatrix<'_> {
     fn blocks<C: BlockCode>(&self, rows: Range<usize>, cols: Range<usize>, out: &mut [u8]) {
         let block_bytes = self.format.block_bytes(cols.len());
         let scale_bytes = self.format.block_scale_bytes(cols.len());
-        for (first, out) in rows.clone().step_by(BLOCK_ROWS).zip(out.chunks_exact_mut(block_bytes)) {
+        for (first, out) in rows.clone().step_by(BLOCK_ROWS).zip(out.chunks_exact_mut(block_bytes))
+        {
             let rows = first..rows.end.min(first + BLOCK_ROWS);
             let (scales, lines) = out.split_at_mut(scale_bytes);
             self.block_scales(rows.clone(), &cols, scales);

@@ -275,10 +275,8 @@ impl WeightFormat {
     /// Bytes of the scales at the head of a block; 0 for formats without blocks.
     pub const fn block_scale_bytes(self, cols: usize) -> usize {
         match (self.row_block(), self.scale_type()) {
-            (BLOCK_ROWS, Some(scale)) => {
-                (self.scales_per_row(cols) * BLOCK_ROWS * scale.bytes())
-                    .next_multiple_of(block::LINE_BYTES)
-            }
+            (BLOCK_ROWS, Some(scale)) => (self.scales_per_row(cols) * BLOCK_ROWS * scale.bytes())
+                .next_multiple_of(block::LINE_BYTES),
             _ => 0,
         }
     }
@@ -332,7 +330,8 @@ mod tests {
             let group = GroupSize::new(columns).expect("a multiple of 16");
             let format = WeightFormat::Int4Group(group, ScaleType::F16);
             let unit = format.unit();
-            assert!(columns % unit == 0 && format.activation_group() % unit == 0, "{columns}");
+            let whole = columns.is_multiple_of(unit);
+            assert!(whole && format.activation_group().is_multiple_of(unit), "{columns}");
         }
         assert_eq!(GroupSize::new(16), None);
         assert_eq!(GroupSize::new(272), None);

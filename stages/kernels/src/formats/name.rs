@@ -91,7 +91,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_the_known_names() {
-        for name in ["int4", "int4-g", "int4-g16", "int4-g064", "f32:f16", "int8-row:f8", "mxfp4:f16"] {
+        for name in
+            ["int4", "int4-g", "int4-g16", "int4-g064", "f32:f16", "int8-row:f8", "mxfp4:f16"]
+        {
             let error = name.parse::<WeightFormat>().expect_err(name).to_string();
             assert!(error.contains(name) && error.contains("int3-g64"), "{error}");
         }

@@ -232,9 +232,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn shift_right(self, words: WordPair, bits: WordPair) -> WordPair {
         // SAFETY: avx2 exists: `self` comes from `detect`.
-        unsafe {
-            WordPair(_mm256_srlv_epi32(words.0, bits.0), _mm256_srlv_epi32(words.1, bits.1))
-        }
+        unsafe { WordPair(_mm256_srlv_epi32(words.0, bits.0), _mm256_srlv_epi32(words.1, bits.1)) }
     }
 
     #[inline(always)]

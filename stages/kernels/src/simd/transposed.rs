@@ -119,9 +119,9 @@ fn one_tile<S: Simd, C: ColumnCode>(cpu: S, tile: &Tile, q: &[f32], y: &mut [f32
     }
     for (r, q) in q.iter().enumerate() {
         let factor = cpu.splat(*q);
-        for chunk in 0..TILE_CHUNKS {
+        for (chunk, sum) in sums.iter_mut().enumerate() {
             let weights = tile.chunk::<S, C>(cpu, r, chunk);
-            sums[chunk] = cpu.fma(factor, weights, sums[chunk]);
+            *sum = cpu.fma(factor, weights, *sum);
         }
     }
     for chunk in 0..TILE_CHUNKS {
