@@ -8,6 +8,7 @@ mod determinism;
 mod doctor;
 mod embedded;
 mod engine;
+mod format_page;
 mod heldout;
 mod matrix;
 mod pack;
