@@ -65,15 +65,6 @@ pub fn best_seconds(passes: &Passes) -> Times {
         best[pass % kinds] = best[pass % kinds].min(seconds);
     }
     let (plain, works) = best.split_at(PLAIN_READS.len());
-    if std::env::var_os("SHOW").is_some() {
-        for p in plain {
-            print!(
-                "{:.1} ",
-                (pieces_a_pass * passes.threads * passes.shape.bytes()) as f64 / p / 1e9
-            );
-        }
-        println!();
-    }
     let plain = plain.iter().copied().fold(f64::INFINITY, f64::min);
     Times { pieces_a_pass, plain, works: works.to_vec() }
 }
