@@ -194,7 +194,11 @@ impl Kernels {
 
     /// The largest element; NaN is passed over, a zero is +0 whatever its sign, and nothing gives
     /// -inf. A plain read of memory, to hold kernels against: one instruction per register.
+    ///
+    /// # Panics
+    /// If `order` has another number of places than 1, 2 or 4.
     pub fn maximum(&self, x: &[f32], order: ReadOrder) -> f32 {
+        assert!(matches!(order.places, 1 | 2 | 4), "maximum: {order:?}");
         dispatch!(self, largest, Maximum { x, order })
     }
 

@@ -2,9 +2,9 @@
 //!
 //! Integer kernels want a row per lane, as blocks have them; sums over rows and the f32 rule want a
 //! column per lane. A [`Tile`] is 64 columns of a block; it hands out any 16 of them of any row,
-//! decoded. Codes of up to four bits index a table of 16 f32, already multiplied with the
-//! row's scale; the two dwords that hold 16 of them are spread over the lanes and shifted. Bytes
-//! are gathered from their lines once per tile, then widened and multiplied.
+//! decoded. Codes of up to four bits index a table of 16 f32: the dwords that hold 16 of them are
+//! spread over the lanes and shifted. Bytes are gathered from their lines once per tile and
+//! widened. Either is then multiplied with the row's scale, the one rounding.
 
 use super::{Simd, gathered_place};
 use crate::formats::block::{BLOCK_ROWS, BlockCode};

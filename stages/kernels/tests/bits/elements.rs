@@ -2,6 +2,7 @@
 
 use crate::support::{assert_same, compare, scalar, to_bf16, vector_kernels};
 use millstream_kernels::formats::f16::f32_to_f16;
+use millstream_kernels::kernels::ReadOrder;
 use millstream_kernels::{Floats, Kernels};
 
 #[test]
@@ -51,6 +52,18 @@ const ALONE: [f32; 17] = {
 #[test]
 fn sum() {
     compare("sum", |k, kind, n, random| vec![k.sum(&random.vector(kind, n))]);
+}
+
+#[test]
+fn maximum() {
+    for places in [1, 2, 4] {
+        for ahead_bytes in [0, 1024] {
+            let order = ReadOrder { places, ahead_bytes };
+            compare("maximum", |k, kind, n, random| {
+                vec![k.maximum(&random.vector(kind, n), order)]
+            });
+        }
+    }
 }
 
 #[test]
