@@ -205,3 +205,20 @@ pub fn check_room(path: &Path, needed: u64) -> Result<(), ConvertError> {
         false => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_small_a_drive_is_refused_with_both_numbers() {
+        let room = tempfile::tempdir().expect("a temporary directory");
+        let place = room.path().join("not/yet/made");
+        check_room(&place, 1).expect("a byte is free");
+        let error = check_room(&place, u64::MAX).expect_err("no drive is so large");
+        let ConvertError::Room { needed, free, .. } = &error else { panic!("{error}") };
+        assert!(*needed == u64::MAX && *free > 0 && *free < u64::MAX, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&free.to_string()) && text.contains("not/yet/made"), "{text}");
+    }
+}

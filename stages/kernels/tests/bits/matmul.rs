@@ -2,7 +2,7 @@
 //! token, whatever is computed beside it.
 
 use crate::support::{Kind, Matrix, Random, assert_same, formats, scalar, vector_kernels};
-use millstream_kernels::{Activations, Floats, Isa, Kernels, WeightFormat, Weights};
+use millstream_kernels::{Activations, FileMatrix, Floats, Isa, Kernels, WeightFormat, Weights};
 
 const TOKENS: [usize; 13] = [0, 1, 2, 3, 4, 5, 6, 7, 12, 16, 33, 48, 100];
 const COLS: [usize; 12] = [1, 2, 15, 16, 17, 31, 48, 100, 512, 513, 528, 1041];
@@ -106,17 +106,38 @@ fn long_rows() {
     }
 }
 
-/// More rows than are passed over at once.
+/// More rows than are passed over at once, and than share a scale.
 #[test]
 fn many_rows() {
     let kernels = vector_kernels();
     for format in formats() {
+        compare_matmul(format, &kernels, Shape { rows: 270, cols: 161, tokens: 1 }, Kind::Ordinary);
         compare_matmul(
             format,
             &kernels,
             Shape { rows: 270, cols: 1041, tokens: 2 },
             Kind::Ordinary,
         );
+    }
+}
+
+/// Products so small that every lane is -0: the lanes that have no column in the last chunk become
+/// +0 by their `fma(0, 0, lane)`, also where the zero of padding has a negative scale.
+#[test]
+fn padding_is_plus_zero_whatever_the_scale() {
+    const COLS: usize = 17;
+    for (format, byte) in [("fp8-e4m3-b128", 0x38), ("int8-row", 1), ("int4-g64", 0x99)] {
+        let format: WeightFormat = format.parse().expect("a format's name");
+        let weights = vec![byte; format.file_bytes(1, COLS)];
+        let scale = (-1e-30f32).to_le_bytes();
+        let file = FileMatrix { format, rows: 1, cols: COLS, weights: &weights, scales: &scale };
+        let matrix = Matrix::from_file(&file);
+        for kernels in all_kernels() {
+            let x = Activations { data: &[1e-30; COLS], stride: COLS, rows: &[0] };
+            let mut out = [7.0];
+            kernels.matmul(matrix.view(), x, &mut out);
+            assert_eq!(out[0].to_bits(), 0, "{format} on {}", kernels.isa());
+        }
     }
 }
 

@@ -173,7 +173,12 @@ impl Matrix {
         };
         let scales = random.vector(kind, format.file_scales(rows, cols));
         let scales = format.scale_type().map_or(vec![], |scale| floats_as(scale, &scales));
-        let file = FileMatrix { format, rows, cols, weights: &weights, scales: &scales };
+        Matrix::from_file(&FileMatrix { format, rows, cols, weights: &weights, scales: &scales })
+    }
+
+    /// A file's matrix, laid out.
+    pub fn from_file(file: &FileMatrix) -> Matrix {
+        let FileMatrix { format, rows, cols, .. } = *file;
         let mut words = vec![0u128; format.matrix_bytes(rows, cols).div_ceil(16)];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
         file.lay_out(0..rows, 0..cols, &mut bytes[..format.matrix_bytes(rows, cols)]);
