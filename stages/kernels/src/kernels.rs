@@ -80,7 +80,11 @@ impl Kernels {
         {
             let vnni = simd::Avx2::detect_vnni_evex().map(Body::AvxVnni);
             let no_vnni = simd::Avx512::detect().map(|cpu| Body::Avx512(cpu.without_vnni()));
+            let walk = simd::Avx512::detect().map(|cpu| Body::Avx512(cpu.with_other_walk()));
+            let narrow_walk = simd::Avx2::detect().map(|cpu| Body::Avx2(cpu.with_other_walk()));
             [
+                ("avx512 with the other way to call weights", walk),
+                ("avx2 with the other way to call weights", narrow_walk),
                 ("avx-vnni in the encoding of avx512", vnni),
                 ("avx512 with the integer dots of avx2", no_vnni),
             ]

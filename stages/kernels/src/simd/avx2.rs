@@ -8,6 +8,7 @@
 use super::half_dots::{Maddubs, VnniEvex, VnniVex};
 use super::integers::IntegerOperation;
 use super::integers256::Integers256;
+use super::walk::Walk;
 use super::{FP8_HALVES_FACTOR, LANES, Operation, Simd};
 use crate::math::exp_steps::MAGIC;
 use std::arch::x86_64::*;
@@ -16,6 +17,7 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2 {
     dots: Dots,
+    walk: Walk,
 }
 
 /// The instructions for dots of bytes; a variant of VNNI holds the proof that they exist.
@@ -32,19 +34,30 @@ impl Avx2 {
         let found = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
-        found.then_some(Avx2 { dots: Dots::Maddubs })
+        found.then(|| Avx2 { dots: Dots::Maddubs, walk: Walk::of_this_cpu() })
     }
 
     /// The same and AVX-VNNI for dots of bytes.
     pub fn detect_vnni() -> Option<Avx2> {
         let dots = Dots::Vex(VnniVex::detect()?);
-        Avx2::detect().map(|_| Avx2 { dots })
+        Avx2::detect().map(|cpu| Avx2 { dots, ..cpu })
     }
 
     /// The same with the 256-bit form of AVX-512 VNNI instead.
     pub fn detect_vnni_evex() -> Option<Avx2> {
         let dots = Dots::Evex(VnniEvex::detect()?);
-        Avx2::detect().map(|_| Avx2 { dots })
+        Avx2::detect().map(|cpu| Avx2 { dots, ..cpu })
+    }
+
+    /// How weights are called from memory.
+    #[inline(always)]
+    pub fn walk(self) -> Walk {
+        self.walk
+    }
+
+    /// The same with the other way of calling weights from memory.
+    pub fn with_other_walk(self) -> Avx2 {
+        Avx2 { walk: self.walk.other(), ..self }
     }
 }
 

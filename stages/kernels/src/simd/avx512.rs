@@ -34,6 +34,11 @@ impl Avx512 {
         Avx512 { vnni: false, ..self }
     }
 
+    /// The same with the other way of calling weights from memory.
+    pub fn with_other_walk(self) -> Avx512 {
+        Avx512 { avx2: self.avx2.with_other_walk(), ..self }
+    }
+
     /// True if BW and VNNI are there and used.
     pub fn has_vnni(self) -> bool {
         self.vnni

@@ -28,6 +28,7 @@ mod quantised_tile;
 mod read;
 mod rows;
 pub mod transposed;
+mod walk;
 
 pub use avx2::Avx2;
 pub use avx512::Avx512;

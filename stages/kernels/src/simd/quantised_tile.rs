@@ -10,6 +10,7 @@
 
 use super::codes::Lines;
 use super::integers::{IntegerSimd, LineBytes, Strip, load_scales};
+use super::walk::Walk;
 use super::{Simd, Weights, prefetch, prefetch_near};
 use crate::activations::Quantised;
 use crate::formats::block::LINE_BYTES;
@@ -113,7 +114,7 @@ pub fn tile<S: IntegerSimd, C: Lines, const STRIPS: usize, const N: usize, const
     let unit_lines = STRIPS / C::CHUNK_STRIPS * C::CHUNK_LINES;
     let whole = lines.len() / unit_lines;
     let tokens = tokens.first(shape.units);
-    let touch = fetch && touches::<S, C, N>();
+    let touch = fetch && touches::<S, C, N>(cpu);
     let piece_units = (piece_lines::<C>() / unit_lines).max(1);
     let mut next = shape.scale_bytes;
     if touch {
@@ -158,13 +159,13 @@ pub fn tile<S: IntegerSimd, C: Lines, const STRIPS: usize, const N: usize, const
 /// True if a tile touches a block's scales, and its lines piece by piece, before it uses them;
 /// false if it asks for every line some KiB ahead.
 ///
-/// Measured on Zen 4: a run of plain loads in address order keeps the CPU's own prefetcher going,
-/// which the jumps between scales and lines bring to a halt for about a microsecond a block, and
-/// then the memory delivers all it can. But little is computed meanwhile. Where there is more to
-/// compute per line, asking ahead does better.
+/// Measured on Zen 4, which [`Walk::Touch`] stands for: a run of plain loads in address order keeps
+/// the CPU's own prefetcher going, which the jumps between scales and lines bring to a halt for about
+/// a microsecond a block, and then the memory delivers all it can. But little is computed meanwhile.
+/// Where there is more to compute per line, asking ahead does better.
 #[inline(always)]
-const fn touches<S: IntegerSimd, C: Lines, const N: usize>() -> bool {
-    N * C::LINE_WORK <= S::LIGHT_WORK
+fn touches<S: IntegerSimd, C: Lines, const N: usize>(cpu: S) -> bool {
+    N * C::LINE_WORK <= S::LIGHT_WORK && cpu.float().avx2().walk() == Walk::Touch
 }
 
 /// Asks for the lines that come some KiB after the `bytes` bytes from `next` on; returns the end
