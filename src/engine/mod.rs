@@ -160,6 +160,7 @@ impl Engine {
             limits: setup.limits,
             kernels: setup.kernels,
             lookahead: options.lookahead,
+            recording: options.recording.clone(),
             binding,
         };
         let pipeline = Pipeline::start(&blueprint, (model.reader)(reads_max))?;

@@ -162,6 +162,16 @@ impl SlotTable {
             .map(|(index, _)| index as u32)
     }
 
+    /// As [`SlotTable::victim`], for a read ahead of a wave: an empty slot, or of those that nobody
+    /// reads and whose expert isn't `wanted` soon the one that was used longest ago.
+    pub fn victim_ahead(&self, wanted: impl Fn(ExpertId) -> bool) -> Option<u32> {
+        let candidates = self.slots.iter().enumerate();
+        candidates
+            .filter(|(_, slot)| self.is_victim(slot) && !slot.expert.is_some_and(&wanted))
+            .min_by_key(|(_, slot)| (slot.expert.is_some(), slot.used))
+            .map(|(index, _)| index as u32)
+    }
+
     /// A fill begins: what was in the slot is gone.
     pub fn fill(&mut self, slot: u32, expert: ExpertId, generation: u32, hint: bool) {
         let entry = &mut self.slots[slot as usize];
