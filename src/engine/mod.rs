@@ -20,7 +20,7 @@ mod statistics;
 pub use model::{Model, ReaderMaker};
 pub use options::{MemoryBudget, MemoryTable, Options, Setup};
 pub use request::{Answer, Finish, PositionTrace, Request};
-pub use statistics::Statistics;
+pub use statistics::{DecodeFigures, Statistics};
 
 use crate::checkpoint::OpenError;
 use crate::sampler::SamplingError;
