@@ -10,9 +10,9 @@ use crate::combine::Combine;
 use crate::compute::{Compute, job_columns};
 use crate::gauge::Gauges;
 use crate::head::{Embed, Head};
-use crate::ids::{ExpertId, LayerId, SeatId};
+use crate::ids::{LayerId, SeatId};
 use crate::limits::{JOB_COLUMNS, Limits};
-use crate::load::{ExpertShape, LoadDesk, Loader, Reader};
+use crate::load::{ExpertShape, LoadDesk, Loader, ReadNeeds, Reader};
 use crate::matmul::Matmul;
 use crate::placed::{PlaceError, PlacedRows, Placer, SliceMap};
 use crate::prefetch::{Lookahead, Prefetcher};
@@ -122,18 +122,6 @@ fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) {
     (seat_of, seats as usize)
 }
 
-/// Bytes of the largest expert in the files.
-fn expert_bytes(spec: &ModelSpec, source: &dyn WeightSource) -> usize {
-    let of_layer = |(layer, moe): (LayerId, &crate::spec::MoeSpec)| {
-        let of_expert = |expert| {
-            let extents = source.expert_extents(layer, ExpertId(expert));
-            extents.iter().map(|extent| extent.bytes).sum()
-        };
-        (0..moe.experts as u32).map(of_expert).max().unwrap_or(0)
-    };
-    moe_layers(spec).map(of_layer).max().unwrap_or(0)
-}
-
 fn moe_layers(spec: &ModelSpec) -> impl Iterator<Item = (LayerId, &crate::spec::MoeSpec)> {
     let layers = spec.layers.iter().enumerate();
     layers.filter_map(|(layer, spec)| Some((LayerId(layer as u32), spec.moe()?)))
@@ -149,12 +137,12 @@ pub fn assemble(
     reader: Box<dyn Reader>,
 ) -> Result<Assembly, StartError> {
     let Blueprint { spec, source, plan, kernels, .. } = blueprint;
-    let mut limits = blueprint.limits.clone();
-    limits.expert_bytes_max = expert_bytes(spec, &**source);
+    let limits = blueprint.limits.clone();
     let map = Arc::new(SliceMap::new(spec.slices, plan.nodes.len()));
+    let needs = ReadNeeds::new(spec, &**source, map.nodes, reader.geometry());
     let mut actors = end_actors(blueprint, &limits, &map)?;
     for layer in 0..spec.layers.len() {
-        actors.extend(layer_actors(blueprint, &limits, &map, LayerId(layer as u32))?);
+        actors.extend(layer_actors(blueprint, &needs, &map, LayerId(layer as u32))?);
     }
     let (seat_of, seats) = seats_of(plan);
     let messages = limits.messages_max();
@@ -168,7 +156,7 @@ pub fn assemble(
     };
     let gauges = Arc::new(Gauges::default());
     let mut compute = Some(Compute::new(executor, *kernels, map, plan.threads, spec, &limits));
-    let mut desk = Some(LoadDesk::new(reader, &limits));
+    let mut desk = Some(LoadDesk::new(reader, &limits, &needs).map_err(PlaceError::from)?);
     let mut made = vec![];
     for (seat, inbox) in directory.inboxes.iter().enumerate() {
         let id = SeatId(seat as u32);
@@ -210,11 +198,11 @@ fn end_actors(
 /// All actors of one layer, with the layer's arena.
 fn layer_actors(
     blueprint: &Blueprint,
-    limits: &Limits,
+    needs: &ReadNeeds,
     map: &Arc<SliceMap>,
     id: LayerId,
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
-    let Blueprint { spec, source, .. } = blueprint;
+    let Blueprint { spec, source, limits, .. } = blueprint;
     let layer = &spec.layers[id.index()];
     let mut placer = Placer::new(map, spec, &**source, Some(id));
     let attention = AttendWeights::place(&mut placer, layer)?;
@@ -244,7 +232,9 @@ fn layer_actors(
         actors.push(Box::new(Router::new(id, moe, limits, gate, bias, arena.clone())));
         let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, lookahead, arena);
         actors.push(Box::new(prefetcher));
-        actors.push(Box::new(Loader::new(id, slots, source.clone(), shape, map.clone())));
+        let straight = needs.straight[id.index()];
+        let loader = Loader::new(id, slots, source.clone(), shape, map.clone(), straight);
+        actors.push(Box::new(loader));
     }
     Ok(actors)
 }
