@@ -2,7 +2,10 @@
 
 use super::Failure;
 use crate::checkpoint::pack::PackChecks;
-use crate::engine::{MemoryBudget, Options};
+use crate::engine::{
+    DirectChoice, IO_DEPTH_DEFAULT, IO_DEPTH_MAX, IoChoice, MemoryBudget, Options, READERS_DEFAULT,
+    READERS_MAX, ReadOptions,
+};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_kernels::Isa;
@@ -91,6 +94,19 @@ pub struct EngineFlags {
         value_name = "N"
     )]
     pub prefill_chunk: usize,
+    /// How experts are read: io_uring, threads with pread, or what the system allows: auto, uring,
+    /// pread
+    #[arg(long, env = "MILLSTREAM_IO", default_value = "auto", value_parser = parse_io)]
+    pub io: IoChoice,
+    /// Whether reads pass the page cache (O_DIRECT): auto, on, off
+    #[arg(long, env = "MILLSTREAM_DIRECT", default_value = "auto", value_parser = parse_direct)]
+    pub direct: DirectChoice,
+    /// Reads in flight with io_uring
+    #[arg(long, env = "MILLSTREAM_IO_DEPTH", default_value_t = IO_DEPTH_DEFAULT, value_name = "N")]
+    pub io_depth: usize,
+    /// Threads that read with pread
+    #[arg(long, env = "MILLSTREAM_READERS", default_value_t = READERS_DEFAULT, value_name = "N")]
+    pub readers: usize,
 }
 
 /// The value of `--isa`; none is `auto`.
@@ -117,6 +133,10 @@ impl EngineFlags {
             ));
         }
         let recording = self.foresee.as_deref().map(read_recording).transpose()?;
+        let within = |flag: &str, value: usize, most: usize| match (1..=most).contains(&value) {
+            true => Ok(value),
+            false => Err(Failure::Usage(format!("{flag} {value}: use 1 to {most}"))),
+        };
         Ok(Options {
             topology: self.topology.clone(),
             threads: self.threads,
@@ -131,6 +151,12 @@ impl EngineFlags {
                 None => self.lookahead,
             },
             recording: recording.map(Arc::new),
+            reads: ReadOptions {
+                io: self.io,
+                direct: self.direct,
+                io_depth: within("--io-depth", self.io_depth, IO_DEPTH_MAX)?,
+                readers: within("--readers", self.readers, READERS_MAX)?,
+            },
             ..Options::default()
         })
     }
@@ -140,6 +166,24 @@ fn parse_isa(text: &str) -> Result<IsaChoice, String> {
     match text {
         "auto" => Ok(IsaChoice(None)),
         name => name.parse().map(|isa| IsaChoice(Some(isa))).map_err(|error| format!("{error}")),
+    }
+}
+
+fn parse_io(text: &str) -> Result<IoChoice, String> {
+    match text {
+        "auto" => Ok(IoChoice::Auto),
+        "uring" => Ok(IoChoice::Uring),
+        "pread" => Ok(IoChoice::Pread),
+        _ => Err("use one of auto, uring, pread".to_owned()),
+    }
+}
+
+fn parse_direct(text: &str) -> Result<DirectChoice, String> {
+    match text {
+        "auto" => Ok(DirectChoice::Auto),
+        "on" => Ok(DirectChoice::On),
+        "off" => Ok(DirectChoice::Off),
+        _ => Err("use one of auto, on, off".to_owned()),
     }
 }
 

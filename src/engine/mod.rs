@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `model.rs` | a model that can be started |
 //! | `options.rs` | from what the user asked to plan, limits and memory |
+//! | `reads.rs` | how its files are read |
 //! | `request.rs`, `statistics.rs` | what goes in and what comes out |
 //! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
 //!
@@ -12,6 +13,7 @@
 
 mod model;
 mod options;
+mod reads;
 mod request;
 mod scheduler;
 mod sequence;
@@ -19,6 +21,10 @@ mod statistics;
 
 pub use model::{Model, ReaderMaker};
 pub use options::{MemoryBudget, MemoryTable, Options, Setup};
+pub use reads::{
+    DirectChoice, FileToRead, IO_DEPTH_DEFAULT, IO_DEPTH_MAX, IoChoice, OpenedReader,
+    READERS_DEFAULT, READERS_MAX, ReadOptions, ReadsError, open_reader,
+};
 pub use request::{Answer, Finish, PositionTrace, Request};
 pub use statistics::{DecodeFigures, Statistics};
 
@@ -31,6 +37,7 @@ use millstream_stages::pipeline::{Blueprint, StartError};
 use millstream_stages::threads::Pipeline;
 use millstream_topology::TopologyError;
 use millstream_topology::arena::{ArenaError, Binding};
+use millstream_topology::plan::SeatHost;
 use scheduler::{Command, Scheduler};
 use sequence::Event;
 use std::ops::ControlFlow;
@@ -45,6 +52,9 @@ pub enum EngineError {
     /// The machine or the plan can't be had.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// Files can't be read as asked.
+    #[error(transparent)]
+    Reads(#[from] ReadsError),
     /// Memory can't be bound.
     #[error(transparent)]
     Arena(#[from] ArenaError),
@@ -149,8 +159,8 @@ impl Engine {
         warnings.extend(setup.machine.warnings.iter().cloned());
         warnings.extend(binding.warning().map(str::to_owned));
         warnings.extend(setup.memory.warning());
+        warnings.extend(setup.reads.warnings.iter().cloned());
         let start_line = start_line(&setup);
-        let reads_max = setup.limits.reads_max;
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
         let blueprint = Blueprint {
@@ -163,7 +173,7 @@ impl Engine {
             recording: options.recording.clone(),
             binding,
         };
-        let pipeline = Pipeline::start(&blueprint, (model.reader)(reads_max))?;
+        let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;
         warnings.extend(pipeline.warnings());
         let (commands, receiver) = unbounded();
         let scheduler = Scheduler::new(pipeline, vocabulary, receiver);
@@ -280,7 +290,7 @@ fn start_line(setup: &Setup) -> String {
     let plan = &setup.plan;
     let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     format!(
-        "{}; {} kernels, policy {}, {} on {}{}, spin {} us; {}",
+        "{}; {} kernels, policy {}, {} on {}{}, spin {} us; {}{}; {}",
         plan.machine_summary,
         setup.kernels.isa(),
         plan.policy,
@@ -288,6 +298,8 @@ fn start_line(setup: &Setup) -> String {
         count(plan.nodes.len(), "node"),
         if plan.virtual_nodes { " (virtual: not this machine's)" } else { "" },
         plan.spin_us,
+        setup.reads.words,
+        if plan.io == SeatHost::Leader { " on the leading thread" } else { "" },
         setup.limits
     )
 }

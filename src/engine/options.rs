@@ -1,9 +1,11 @@
 //! From what the user asked to what will run: machine, plan, limits, and the memory they need.
 
+use super::reads::{OpenedReader, ReadOptions};
 use super::{EngineError, Model};
 use millstream_kernels::{Isa, Kernels};
 use millstream_stages::foresight::Recording;
 use millstream_stages::limits::{Limits, LimitsRequest};
+use millstream_stages::load::ReadNeeds;
 use millstream_stages::pipeline::slot_bytes;
 use millstream_stages::prefetch::Lookahead;
 use millstream_topology::machine::Machine;
@@ -58,6 +60,8 @@ pub struct Options {
     pub logits_rows_max: usize,
     /// Let requests keep what routers and indexers chose.
     pub trace: bool,
+    /// How experts are read.
+    pub reads: ReadOptions,
 }
 
 impl Default for Options {
@@ -77,6 +81,7 @@ impl Default for Options {
             waves_max: 1,
             logits_rows_max: 16,
             trace: false,
+            reads: ReadOptions::default(),
         }
     }
 }
@@ -93,6 +98,8 @@ pub struct Setup {
     pub kernels: Kernels,
     /// Where the memory goes.
     pub memory: MemoryTable,
+    /// What reads the experts.
+    pub reads: OpenedReader,
 }
 
 /// Where the memory goes, in bytes.
@@ -155,8 +162,16 @@ impl Setup {
     /// When an option can't be had here, or memory doesn't hold even one slot a layer.
     pub fn new(model: &Model, options: &Options) -> Result<Setup, EngineError> {
         let machine = probe(&options.topology.source)?;
-        let request =
-            PlanRequest { threads: options.threads, spin_us: options.spin_us, nodes: None };
+        let reads = (model.reader)(&options.reads)?;
+        let geometry = reads.reader.geometry();
+        // How many nodes there are changes nothing here: slices are cut alike for all.
+        let needs = ReadNeeds::new(&model.spec, &*model.source, 1, geometry);
+        let request = PlanRequest {
+            threads: options.threads,
+            spin_us: options.spin_us,
+            io_is_light: reads.is_light && needs.all_straight(),
+            ..PlanRequest::default()
+        };
         let plan = policy::plan(&machine, options.topology.policy, &request)?;
         let isa = options.isa.unwrap_or_else(Isa::best);
         let kernels = Kernels::new(isa).ok_or(EngineError::Isa {
@@ -167,7 +182,7 @@ impl Setup {
         let mut limits = limits(model, options, context, usize::MAX);
         let memory = memory_table(model, options, &plan, &limits)?;
         limits = self::limits(model, options, context, memory.slots);
-        Ok(Setup { machine, plan, limits, kernels, memory })
+        Ok(Setup { machine, plan, limits, kernels, memory, reads })
     }
 }
 

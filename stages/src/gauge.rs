@@ -34,6 +34,7 @@ pub struct Gauges {
     hint_bytes: [AtomicU64; 3],
     bytes_read: AtomicU64,
     reads_failed: AtomicU64,
+    reads_retried: AtomicU64,
     compute_idle_ns: AtomicU64,
     weight_bytes: AtomicU64,
 }
@@ -57,6 +58,8 @@ pub struct Reading {
     pub bytes_read: u64,
     /// Expert reads that failed.
     pub reads_failed: u64,
+    /// Expert reads that failed on one copy of the files and were tried on another.
+    pub reads_retried: u64,
     /// Nanoseconds in which the compute seat had nothing to do.
     pub compute_idle_ns: u64,
     /// Bytes of weights that the kernels went through.
@@ -76,6 +79,7 @@ impl Default for Gauges {
             hint_bytes: Default::default(),
             bytes_read: AtomicU64::new(0),
             reads_failed: AtomicU64::new(0),
+            reads_retried: AtomicU64::new(0),
             compute_idle_ns: AtomicU64::new(0),
             weight_bytes: AtomicU64::new(0),
         }
@@ -111,6 +115,11 @@ impl Gauges {
     /// An expert read failed for good.
     pub fn read_failed(&self) {
         add(&self.reads_failed, 1);
+    }
+
+    /// An expert read failed on one copy of the files and is tried on another.
+    pub fn read_retried(&self) {
+        add(&self.reads_retried, 1);
     }
 
     /// The compute seat has nothing to do from now on.
@@ -155,6 +164,7 @@ impl Gauges {
             hint_bytes: std::array::from_fn(|outcome| get(&self.hint_bytes[outcome])),
             bytes_read: get(&self.bytes_read),
             reads_failed: get(&self.reads_failed),
+            reads_retried: get(&self.reads_retried),
             compute_idle_ns: get(&self.compute_idle_ns) + self.resting_ns(),
             weight_bytes: get(&self.weight_bytes),
         }

@@ -11,9 +11,9 @@ use crate::compute::{Compute, job_columns};
 use crate::foresight::{Foresight, GateView, Recording};
 use crate::gauge::Gauges;
 use crate::head::{Embed, Head};
-use crate::ids::{ExpertId, LayerId, SeatId};
+use crate::ids::{LayerId, SeatId};
 use crate::limits::{JOB_COLUMNS, Limits};
-use crate::load::{ExpertShape, LoadDesk, Loader, Reader};
+use crate::load::{ExpertShape, LoadDesk, Loader, ReadNeeds, Reader};
 use crate::matmul::Matmul;
 use crate::placed::{PlaceError, PlacedRows, Placer, SliceMap};
 use crate::prefetch::{Lookahead, Prefetcher};
@@ -125,18 +125,6 @@ fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) {
     (seat_of, seats as usize)
 }
 
-/// Bytes of the largest expert in the files.
-fn expert_bytes(spec: &ModelSpec, source: &dyn WeightSource) -> usize {
-    let of_layer = |(layer, moe): (LayerId, &crate::spec::MoeSpec)| {
-        let of_expert = |expert| {
-            let extents = source.expert_extents(layer, ExpertId(expert));
-            extents.iter().map(|extent| extent.bytes).sum()
-        };
-        (0..moe.experts as u32).map(of_expert).max().unwrap_or(0)
-    };
-    moe_layers(spec).map(of_layer).max().unwrap_or(0)
-}
-
 fn moe_layers(spec: &ModelSpec) -> impl Iterator<Item = (LayerId, &crate::spec::MoeSpec)> {
     let layers = spec.layers.iter().enumerate();
     layers.filter_map(|(layer, spec)| Some((LayerId(layer as u32), spec.moe()?)))
@@ -152,14 +140,14 @@ pub fn assemble(
     reader: Box<dyn Reader>,
 ) -> Result<Assembly, StartError> {
     let Blueprint { spec, source, plan, kernels, .. } = blueprint;
-    let mut limits = blueprint.limits.clone();
-    limits.expert_bytes_max = expert_bytes(spec, &**source);
+    let limits = blueprint.limits.clone();
     let map = Arc::new(SliceMap::new(spec.slices, plan.nodes.len()));
+    let needs = ReadNeeds::new(spec, &**source, map.nodes, reader.geometry());
     let mut actors = end_actors(blueprint, &limits, &map)?;
     // From the last to the first: a layer's router looks at the gates of the layers after it.
     let mut gates = vec![];
     for layer in (0..spec.layers.len()).rev() {
-        actors.extend(layer_actors(blueprint, &limits, &map, LayerId(layer as u32), &mut gates)?);
+        actors.extend(layer_actors(blueprint, &needs, &map, LayerId(layer as u32), &mut gates)?);
     }
     let (seat_of, seats) = seats_of(plan);
     let messages = limits.messages_max();
@@ -173,7 +161,7 @@ pub fn assemble(
     };
     let gauges = Arc::new(Gauges::default());
     let mut compute = Some(Compute::new(executor, *kernels, map, plan.threads, spec, &limits));
-    let mut desk = Some(LoadDesk::new(reader, &limits));
+    let mut desk = Some(LoadDesk::new(reader, &limits, &needs).map_err(PlaceError::from)?);
     let mut made = vec![];
     for (seat, inbox) in directory.inboxes.iter().enumerate() {
         let id = SeatId(seat as u32);
@@ -215,12 +203,12 @@ fn end_actors(
 /// All actors of one layer, with the layer's arena.
 fn layer_actors(
     blueprint: &Blueprint,
-    limits: &Limits,
+    needs: &ReadNeeds,
     map: &Arc<SliceMap>,
     id: LayerId,
     gates: &mut Vec<GateView>,
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
-    let Blueprint { spec, source, .. } = blueprint;
+    let Blueprint { spec, source, limits, .. } = blueprint;
     let layer = &spec.layers[id.index()];
     let mut placer = Placer::new(map, spec, &**source, Some(id));
     let attention = AttendWeights::place(&mut placer, layer)?;
@@ -266,7 +254,9 @@ fn layer_actors(
         actors.push(Box::new(router));
         let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, lookahead, foresees, arena);
         actors.push(Box::new(prefetcher));
-        actors.push(Box::new(Loader::new(id, slots, source.clone(), shape, map.clone())));
+        let straight = needs.straight[id.index()];
+        let loader = Loader::new(id, slots, source.clone(), shape, map.clone(), straight);
+        actors.push(Box::new(loader));
     }
     Ok(actors)
 }
