@@ -28,7 +28,9 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use millstream_kernels::Isa;
 use millstream_stages::load::ReadFault;
 use millstream_stages::pipeline::{Blueprint, StartError};
+use millstream_stages::prefetch::Residency;
 use millstream_stages::threads::Pipeline;
+use millstream_stages::uses::UseCounts;
 use millstream_topology::TopologyError;
 use millstream_topology::arena::{ArenaError, Binding};
 use scheduler::{Command, Scheduler};
@@ -153,13 +155,18 @@ impl Engine {
         let reads_max = setup.limits.reads_max;
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
+        let residency = Residency {
+            lookahead: options.lookahead,
+            eviction: options.eviction,
+            uses: UseCounts::new(&model.spec).into(),
+        };
         let blueprint = Blueprint {
             spec: model.spec,
             source: model.source,
             plan: setup.plan,
             limits: setup.limits,
             kernels: setup.kernels,
-            lookahead: options.lookahead,
+            residency,
             binding,
         };
         let pipeline = Pipeline::start(&blueprint, (model.reader)(reads_max))?;

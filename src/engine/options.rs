@@ -5,6 +5,7 @@ use millstream_kernels::{Isa, Kernels};
 use millstream_stages::limits::{Limits, LimitsRequest};
 use millstream_stages::pipeline::slot_bytes;
 use millstream_stages::prefetch::Lookahead;
+use millstream_stages::prefetch::eviction::EvictionPolicy;
 use millstream_topology::machine::Machine;
 use millstream_topology::memory::MemoryLimits;
 use millstream_topology::plan::{PlacementPlan, PlanRequest};
@@ -54,6 +55,8 @@ pub struct Options {
     pub logits_rows_max: usize,
     /// Let requests keep what routers and indexers chose.
     pub trace: bool,
+    /// Which expert goes when a slot is needed.
+    pub eviction: EvictionPolicy,
 }
 
 impl Default for Options {
@@ -72,6 +75,7 @@ impl Default for Options {
             waves_max: 1,
             logits_rows_max: 16,
             trace: false,
+            eviction: EvictionPolicy::default(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::limits::{JOB_COLUMNS, Limits};
 use crate::load::{ExpertShape, LoadDesk, Loader, Reader};
 use crate::matmul::Matmul;
 use crate::placed::{PlaceError, PlacedRows, Placer, SliceMap};
-use crate::prefetch::{Lookahead, Prefetcher};
+use crate::prefetch::{Prefetcher, Residency};
 use crate::queue::{CrewError, Executor, Ring};
 use crate::router::Router;
 use crate::seat::Seat;
@@ -80,8 +80,8 @@ pub struct Blueprint {
     pub limits: Limits,
     /// The arithmetic.
     pub kernels: Kernels,
-    /// How prefetchers guess.
-    pub lookahead: Lookahead,
+    /// How experts come and go.
+    pub residency: Residency,
     /// How arenas are bound.
     pub binding: Binding,
 }
@@ -240,9 +240,9 @@ fn layer_actors(
     ];
     if let (Some(moe), Some((gate, bias)), Some(shape)) = (layer.moe(), gate, shape) {
         let next = moe_layers(spec).map(|(next, _)| next).find(|next| *next > id);
-        let lookahead = blueprint.lookahead;
         actors.push(Box::new(Router::new(id, moe, limits, gate, bias, arena.clone())));
-        let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, lookahead, arena);
+        let residency = &blueprint.residency;
+        let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, residency, arena);
         actors.push(Box::new(prefetcher));
         actors.push(Box::new(Loader::new(id, slots, source.clone(), shape, map.clone())));
     }

@@ -8,10 +8,12 @@
 //! fails the rows of both. Hints fill slots that nobody needs and never touch a leased slot or a
 //! read in flight.
 
+pub mod eviction;
 mod policy;
 mod slots;
 
-pub use policy::{LOOKAHEADS, Lookahead};
+pub use policy::{LOOKAHEADS, Lookahead, Residency};
+pub use slots::{SlotState, SlotTable};
 
 use crate::gauge::StageTimer;
 use crate::ids::{ExpertId, LayerId, Tag};
@@ -20,9 +22,11 @@ use crate::load::{LoadClass, LoadOrder, ReadFault};
 use crate::queue::faults::{self, Fault};
 use crate::spec::MoeSpec;
 use crate::stage::{ActorId, Arrival, Message, Outbox, SeatContext, Stage, StageKind};
-use crate::wave::Wave;
+use crate::uses::UseCounts;
+use crate::wave::{ExpertRows, Wave};
+use eviction::Habits;
 use millstream_topology::arena::{LayerArena, ReadLease};
-use slots::{SlotState, SlotTable, Waiter};
+use slots::Waiter;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -34,6 +38,7 @@ pub struct Prefetcher {
     top_k: usize,
     result_rows_max: usize,
     lookahead: Lookahead,
+    uses: Arc<UseCounts>,
     arena: Arc<LayerArena>,
     table: SlotTable,
     /// Waves whose next chunk isn't granted yet, first come first served.
@@ -50,18 +55,22 @@ impl Prefetcher {
         hidden: usize,
         moe: &MoeSpec,
         limits: &Limits,
-        lookahead: Lookahead,
+        residency: &Residency,
         arena: Arc<LayerArena>,
     ) -> Prefetcher {
         let slots = limits.slots[layer.index()];
+        let Residency { lookahead, eviction, ref uses } = *residency;
+        let learned = uses.of_layer(layer);
+        let habits = Habits { experts: moe.experts, top_k: moe.top_k, learned: &learned };
         Prefetcher {
             layer,
             next,
             top_k: moe.top_k,
             result_rows_max: limits.partial_bytes_max / 4 / hidden,
             lookahead,
+            uses: uses.clone(),
             arena,
-            table: SlotTable::new(slots, moe.experts, limits.waves_max),
+            table: SlotTable::new(slots, limits.waves_max, eviction, &habits),
             queue: VecDeque::with_capacity(limits.waves_max),
             last_union: Vec::with_capacity(moe.experts),
         }
@@ -84,10 +93,12 @@ impl Prefetcher {
         while let Some(wave) = self.queue.front_mut() {
             if wave.chunk.end == wave.chunk.start || wave.computed.len() == wave.chunk.len() {
                 let first = wave.chunk.end;
-                wave.chunk = first..next_end(wave, first, self.table.len(), self.result_rows_max);
+                wave.chunk = first..next_end(wave, first, self.table.cap(), self.result_rows_max);
                 wave.computed.clear();
                 wave.arrivals_pending = 0;
             }
+            // The cap may have been lowered while the chunk waited.
+            wave.chunk.end = wave.chunk.end.min(wave.chunk.start + self.table.cap());
             let (union, chunk) = (&wave.routing.union, wave.chunk.clone());
             let experts = union[chunk].iter().map(|rows| rows.expert);
             if !self.table.can_grant(experts) {
@@ -103,9 +114,11 @@ impl Prefetcher {
     /// Leases for the hits of a chunk, waiting places for its misses.
     fn grant(&mut self, wave: &mut Wave, seat: &mut SeatContext) {
         let class = if wave.is_decode() { LoadClass::Decode } else { LoadClass::Prefill };
-        self.table.begin_chunk();
+        self.table.begin_chunk(if wave.chunk.start == 0 { wave.rows.len() } else { 0 });
         for union_index in wave.chunk.clone() {
-            self.table.want(wave.routing.union[union_index].expert);
+            let ExpertRows { expert, count, .. } = wave.routing.union[union_index];
+            self.table.want(expert, count as usize);
+            self.uses.add(self.layer, expert, count);
         }
         for union_index in wave.chunk.clone() {
             let expert = wave.routing.union[union_index].expert;
@@ -127,13 +140,15 @@ impl Prefetcher {
                             seat.outbox.send(self.layer, StageKind::Load, tag, message);
                         }
                     }
-                    SlotState::Empty => unreachable!("an empty slot has no expert"),
+                    SlotState::Empty | SlotState::Retired => {
+                        unreachable!("a slot without content has no expert")
+                    }
                 },
                 None => {
                     seat.gauges.expert_miss();
                     wave.arrivals_pending += 1;
                     let slot = self.table.victim().expect("can_grant counted the victims");
-                    self.start_fill(slot, expert, class);
+                    self.start_fill(slot, expert, class, None);
                     self.table.wait(slot, waiter);
                 }
             }
@@ -141,9 +156,9 @@ impl Prefetcher {
     }
 
     /// Takes the slot's fill lease; the order goes out with [`Prefetcher::send_orders`].
-    fn start_fill(&mut self, slot: u32, expert: ExpertId, class: LoadClass) {
+    fn start_fill(&mut self, slot: u32, expert: ExpertId, class: LoadClass, hint: Option<f64>) {
         let lease = self.arena.begin_fill(slot).expect("a victim has no lease out");
-        self.table.fill(slot, expert, lease.generation(), class == LoadClass::Hint);
+        self.table.fill(slot, expert, lease.generation(), hint);
         self.table.orders.push(LoadOrder { expert, lease, class });
     }
 
@@ -214,12 +229,13 @@ impl Prefetcher {
 
     /// Loads an expert as a guess, if there is room for guesses and a slot worth less.
     fn hint(&mut self, expert: ExpertId, seat: &mut SeatContext) {
-        let room = self.table.len().saturating_sub(self.top_k);
+        let room = self.table.cap().saturating_sub(self.top_k);
         if self.table.slot_of(expert).is_some() || self.table.hints() >= room {
             return;
         }
-        if let Some(slot) = self.table.victim_for_hint(expert) {
-            self.start_fill(slot, expert, LoadClass::Hint);
+        let worth = self.table.worth(expert);
+        if let Some(slot) = self.table.victim_for_hint(worth) {
+            self.start_fill(slot, expert, LoadClass::Hint, Some(worth));
             seat.gauges.hint();
         }
     }

@@ -1,4 +1,20 @@
-//! How a prefetcher guesses what the next wave needs.
+//! What is settled about residency before a model starts: how a prefetcher guesses what the next wave
+//! needs, what goes when a slot is needed, and what earlier sessions counted.
+
+use super::eviction::EvictionPolicy;
+use crate::uses::UseCounts;
+use std::sync::Arc;
+
+/// How experts come and go.
+#[derive(Clone, Debug)]
+pub struct Residency {
+    /// How prefetchers guess.
+    pub lookahead: Lookahead,
+    /// Which expert goes when a slot is needed.
+    pub eviction: EvictionPolicy,
+    /// What earlier sessions counted; prefetchers count on.
+    pub uses: Arc<UseCounts>,
+}
 
 /// Which experts are loaded before a wave asks for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

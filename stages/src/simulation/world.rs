@@ -7,11 +7,13 @@ use super::small_spec;
 use crate::ids::{ExpertId, SequenceId, Tag};
 use crate::limits::{KV_BLOCK_ROWS, Limits, LimitsRequest};
 use crate::pipeline::{Assembly, Blueprint, assemble, executor_bounds};
-use crate::prefetch::Lookahead;
+use crate::prefetch::eviction::EVICTIONS;
+use crate::prefetch::{Lookahead, Residency};
 use crate::queue::{SimCrew, SimPlan};
 use crate::seat::{Seat, Step};
 use crate::stage::{ActorId, Envelope, Message, StageKind};
 use crate::straight_line::StraightLine;
+use crate::uses::UseCounts;
 use crate::wave::{Row, Wave};
 use millstream_kernels::{Isa, Kernels, ScaleType, WeightFormat};
 use millstream_topology::arena::Binding;
@@ -164,7 +166,11 @@ impl Case {
             plan,
             limits,
             kernels: Kernels::new(Isa::Scalar).expect("scalar kernels run everywhere"),
-            lookahead,
+            residency: Residency {
+                lookahead,
+                eviction: EVICTIONS[random.below(EVICTIONS.len())],
+                uses: UseCounts::new(&self.model.spec).into(),
+            },
             binding: Binding::off(),
         }
     }
