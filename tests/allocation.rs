@@ -39,7 +39,7 @@ fn allocations_in_decode(slots: usize, sampling: Sampling) -> usize {
     let options = Options {
         threads: Some(2),
         experts_per_layer: Some(slots),
-        lookahead: Lookahead::Repeat,
+        lookahead: Lookahead::GateTwice,
         ..Options::default()
     };
     let engine = Engine::start(engine_model, &options).expect("the engine starts");

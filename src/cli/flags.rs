@@ -6,9 +6,11 @@ use crate::engine::{MemoryBudget, Options};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_kernels::Isa;
+use millstream_stages::foresight::Recording;
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
 use millstream_topology::TopologyArg;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Longest prompt chunk that may be asked for, in rows.
 const PREFILL_CHUNK_MAX: usize = 4096;
@@ -72,9 +74,14 @@ pub struct EngineFlags {
     /// weights always are); models that aren't packs have none
     #[arg(long, env = "MILLSTREAM_VERIFY_READS", value_parser = FalseyValueParser::new())]
     pub verify_reads: bool,
-    /// How experts are guessed ahead: off or repeat
+    /// How experts are guessed ahead: off, repeat (those of the last step), gate (the next layer's
+    /// gate is asked early), gate2 (those of two layers) or auto (gate, where it pays)
     #[arg(long, env = "MILLSTREAM_LOOKAHEAD", default_value = "off", value_parser = parse_lookahead)]
     pub lookahead: Lookahead,
+    /// Guess from a --trace of an earlier run instead: right wherever this run repeats it, which
+    /// shows what guessing can gain at most
+    #[arg(long, env = "MILLSTREAM_FORESEE", value_name = "FILE", conflicts_with = "lookahead")]
+    pub foresee: Option<PathBuf>,
     /// Prompt tokens that are read at once
     #[arg(
         long,
@@ -109,6 +116,7 @@ impl EngineFlags {
                 "--experts-per-layer 0: one slot a layer is the least".into(),
             ));
         }
+        let recording = self.foresee.as_deref().map(read_recording).transpose()?;
         Ok(Options {
             topology: self.topology.clone(),
             threads: self.threads,
@@ -118,7 +126,11 @@ impl EngineFlags {
             context: self.context,
             isa: self.isa.0,
             prefill_chunk: self.prefill_chunk,
-            lookahead: self.lookahead,
+            lookahead: match recording {
+                Some(_) => Lookahead::Recorded,
+                None => self.lookahead,
+            },
+            recording: recording.map(Arc::new),
             ..Options::default()
         })
     }
@@ -135,6 +147,21 @@ fn parse_lookahead(text: &str) -> Result<Lookahead, String> {
     let known = || LOOKAHEADS.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
     let found = LOOKAHEADS.iter().find(|(_, name, _)| *name == text);
     found.map(|found| found.0).ok_or_else(|| format!("use one of {}", known()))
+}
+
+/// What `--trace` wrote: the experts by position and layer.
+fn read_recording(file: &Path) -> Result<Recording, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Position {
+        experts: Vec<Vec<u32>>,
+    }
+    let place = |error: &dyn std::fmt::Display| {
+        let file = file.display();
+        Failure::Failed(format!("--foresee {file}: {error}; name a file that `run --trace` wrote"))
+    };
+    let text = std::fs::read(file).map_err(|error| place(&error))?;
+    let positions: Vec<Position> = serde_json::from_slice(&text).map_err(|error| place(&error))?;
+    Ok(Recording { positions: positions.into_iter().map(|position| position.experts).collect() })
 }
 
 /// `20GiB`, `1.5GB`, `4096` (bytes) or `80%`.

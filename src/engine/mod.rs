@@ -28,7 +28,6 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use millstream_kernels::Isa;
 use millstream_stages::load::ReadFault;
 use millstream_stages::pipeline::{Blueprint, StartError};
-use millstream_stages::prefetch::Residency;
 use millstream_stages::threads::Pipeline;
 use millstream_stages::uses::UseCounts;
 use millstream_topology::TopologyError;
@@ -36,6 +35,7 @@ use millstream_topology::arena::{ArenaError, Binding};
 use scheduler::{Command, Scheduler};
 use sequence::Event;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Why the engine can't do what was asked.
@@ -155,18 +155,17 @@ impl Engine {
         let reads_max = setup.limits.reads_max;
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
-        let residency = Residency {
-            lookahead: options.lookahead,
-            eviction: options.eviction,
-            uses: UseCounts::new(&model.spec).into(),
-        };
+        let uses = Arc::new(UseCounts::new(&model.spec));
         let blueprint = Blueprint {
             spec: model.spec,
             source: model.source,
             plan: setup.plan,
             limits: setup.limits,
             kernels: setup.kernels,
-            residency,
+            lookahead: options.lookahead,
+            recording: options.recording.clone(),
+            eviction: options.eviction,
+            uses,
             binding,
         };
         let pipeline = Pipeline::start(&blueprint, (model.reader)(reads_max))?;

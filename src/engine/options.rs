@@ -2,6 +2,7 @@
 
 use super::{EngineError, Model};
 use millstream_kernels::{Isa, Kernels};
+use millstream_stages::foresight::Recording;
 use millstream_stages::limits::{Limits, LimitsRequest};
 use millstream_stages::pipeline::slot_bytes;
 use millstream_stages::prefetch::Lookahead;
@@ -11,6 +12,7 @@ use millstream_topology::memory::MemoryLimits;
 use millstream_topology::plan::{PlacementPlan, PlanRequest};
 use millstream_topology::{TopologyArg, policy, probe};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Share of the available memory that is used when the user names no budget.
 const DEFAULT_SHARE: f64 = 0.8;
@@ -47,6 +49,8 @@ pub struct Options {
     pub prefill_chunk: usize,
     /// How prefetchers guess.
     pub lookahead: Lookahead,
+    /// What an earlier run chose, for [`Lookahead::Recorded`].
+    pub recording: Option<Arc<Recording>>,
     /// Sequences at once.
     pub sequences_max: usize,
     /// Waves in flight at once.
@@ -71,6 +75,7 @@ impl Default for Options {
             isa: None,
             prefill_chunk: 128,
             lookahead: Lookahead::Off,
+            recording: None,
             sequences_max: 1,
             waves_max: 1,
             logits_rows_max: 16,

@@ -30,6 +30,9 @@ pub struct Statistics {
     pub inter_token_us_p99: u64,
     /// Time between answer tokens.
     pub inter_token_us_max: u64,
+    /// MB of experts that were read as guesses: useful, late (still on their way when wanted) and
+    /// wasted.
+    pub hint_mb: [f64; 3],
     /// Experts found in a slot, of all that were wanted.
     pub hit_share: Option<f64>,
     /// Experts found in a slot.
@@ -101,6 +104,9 @@ impl Meter {
             inter_token_us_p90: self.inter_token.percentile_us(90.0),
             inter_token_us_p99: self.inter_token.percentile_us(99.0),
             inter_token_us_max: self.inter_token.max_us(),
+            hint_mb: std::array::from_fn(|outcome| {
+                (now.hint_bytes[outcome] - before.hint_bytes[outcome]) as f64 / 1e6
+            }),
             hit_share: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
             expert_hits: hits,
             expert_misses: misses,
@@ -132,6 +138,14 @@ impl fmt::Display for Statistics {
             ms(self.inter_token_us_p99),
             ms(self.inter_token_us_max)
         )?;
+        if let [useful, late, wasted] = self.hint_mb
+            && useful + late + wasted > 0.0
+        {
+            writeln!(
+                f,
+                "guesses  {useful:.1} MB useful, {late:.1} MB late, {wasted:.1} MB wasted"
+            )?;
+        }
         match self.hit_share {
             Some(share) => writeln!(
                 f,

@@ -8,6 +8,17 @@ use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+/// What became of an expert that was read as a guess.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HintOutcome {
+    /// In its slot when a wave came for it.
+    Useful = 0,
+    /// On its way when a wave came for it.
+    Late = 1,
+    /// Replaced before any wave came for it.
+    Wasted = 2,
+}
+
 /// Counters of a running pipeline.
 pub struct Gauges {
     started: Instant,
@@ -19,6 +30,8 @@ pub struct Gauges {
     expert_hits: AtomicU64,
     expert_misses: AtomicU64,
     hints: AtomicU64,
+    /// By [`HintOutcome`].
+    hint_bytes: [AtomicU64; 3],
     bytes_read: AtomicU64,
     reads_failed: AtomicU64,
     compute_idle_ns: AtomicU64,
@@ -38,6 +51,8 @@ pub struct Reading {
     pub expert_misses: u64,
     /// Loads that were started as guesses.
     pub hints: u64,
+    /// Bytes of guesses that came to an end, by [`HintOutcome`].
+    pub hint_bytes: [u64; 3],
     /// Bytes read from the model's files.
     pub bytes_read: u64,
     /// Expert reads that failed.
@@ -58,6 +73,7 @@ impl Default for Gauges {
             expert_hits: AtomicU64::new(0),
             expert_misses: AtomicU64::new(0),
             hints: AtomicU64::new(0),
+            hint_bytes: Default::default(),
             bytes_read: AtomicU64::new(0),
             reads_failed: AtomicU64::new(0),
             compute_idle_ns: AtomicU64::new(0),
@@ -80,6 +96,11 @@ impl Gauges {
     /// A load was started as a guess.
     pub fn hint(&self) {
         add(&self.hints, 1);
+    }
+
+    /// A guess of so many bytes came to its end.
+    pub fn hint_ended(&self, outcome: HintOutcome, bytes: u64) {
+        add(&self.hint_bytes[outcome as usize], bytes);
     }
 
     /// Bytes came from a file.
@@ -131,6 +152,7 @@ impl Gauges {
             expert_hits: get(&self.expert_hits),
             expert_misses: get(&self.expert_misses),
             hints: get(&self.hints),
+            hint_bytes: std::array::from_fn(|outcome| get(&self.hint_bytes[outcome])),
             bytes_read: get(&self.bytes_read),
             reads_failed: get(&self.reads_failed),
             compute_idle_ns: get(&self.compute_idle_ns) + self.resting_ns(),

@@ -13,11 +13,15 @@ mod attend;
 #[cfg(not(loom))]
 pub mod bounds;
 #[cfg(not(loom))]
+mod choose;
+#[cfg(not(loom))]
 mod combine;
 #[cfg(not(loom))]
 pub mod compute;
 #[cfg(not(loom))]
 pub mod dequantised;
+#[cfg(not(loom))]
+pub mod foresight;
 pub mod gauge;
 #[cfg(not(loom))]
 mod head;

@@ -110,11 +110,11 @@ impl Limits {
     ///
     /// One about each slot that is being filled (order, buffer, read or loaded); for each wave and
     /// slot of its layer one about the lease (arrived or returned) and one promotion; for each wave
-    /// a guess a layer and the wave itself.
+    /// a guess a layer (two layers are guessed for at a time), the request for it, and the wave itself.
     pub fn messages_max(&self) -> usize {
         let slots: usize = self.slots.iter().sum();
         let slots_largest = self.slots.iter().copied().max().unwrap_or(0);
-        let of_wave = 2 * slots_largest + self.slots.len() + 2;
+        let of_wave = 2 * slots_largest + self.slots.len() + 5;
         (slots + self.waves_max * of_wave + 8).next_power_of_two()
     }
 }

@@ -8,6 +8,7 @@ use crate::attend::{Attend, AttendWeights};
 use crate::bounds::{jobs_max, scratch_len};
 use crate::combine::Combine;
 use crate::compute::{Compute, job_columns};
+use crate::foresight::{Foresight, GateView, Recording};
 use crate::gauge::Gauges;
 use crate::head::{Embed, Head};
 use crate::ids::{ExpertId, LayerId, SeatId};
@@ -15,7 +16,8 @@ use crate::limits::{JOB_COLUMNS, Limits};
 use crate::load::{ExpertShape, LoadDesk, Loader, Reader};
 use crate::matmul::Matmul;
 use crate::placed::{PlaceError, PlacedRows, Placer, SliceMap};
-use crate::prefetch::{Prefetcher, Residency};
+use crate::prefetch::eviction::EvictionPolicy;
+use crate::prefetch::{Lookahead, Prefetcher, Residency};
 use crate::queue::{CrewError, Executor, Ring};
 use crate::router::Router;
 use crate::seat::Seat;
@@ -24,6 +26,7 @@ use crate::stage::{
     ActorId, Directory, Envelope, Finished, Inbox, Message, Outbox, STAGES, SeatContext, Stage,
     StageKind,
 };
+use crate::uses::UseCounts;
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError, WeightSource};
 use millstream_kernels::Kernels;
@@ -80,8 +83,14 @@ pub struct Blueprint {
     pub limits: Limits,
     /// The arithmetic.
     pub kernels: Kernels,
-    /// How experts come and go.
-    pub residency: Residency,
+    /// How prefetchers guess.
+    pub lookahead: Lookahead,
+    /// Which expert goes when a slot is needed.
+    pub eviction: EvictionPolicy,
+    /// Uses of experts that earlier sessions counted; prefetchers count on.
+    pub uses: Arc<UseCounts>,
+    /// What an earlier run chose, for [`Lookahead::Recorded`].
+    pub recording: Option<Arc<Recording>>,
     /// How arenas are bound.
     pub binding: Binding,
 }
@@ -153,8 +162,10 @@ pub fn assemble(
     limits.expert_bytes_max = expert_bytes(spec, &**source);
     let map = Arc::new(SliceMap::new(spec.slices, plan.nodes.len()));
     let mut actors = end_actors(blueprint, &limits, &map)?;
-    for layer in 0..spec.layers.len() {
-        actors.extend(layer_actors(blueprint, &limits, &map, LayerId(layer as u32))?);
+    // From the last to the first: a layer's router looks at the gates of the layers after it.
+    let mut gates = vec![];
+    for layer in (0..spec.layers.len()).rev() {
+        actors.extend(layer_actors(blueprint, &limits, &map, LayerId(layer as u32), &mut gates)?);
     }
     let (seat_of, seats) = seats_of(plan);
     let messages = limits.messages_max();
@@ -213,6 +224,7 @@ fn layer_actors(
     limits: &Limits,
     map: &Arc<SliceMap>,
     id: LayerId,
+    gates: &mut Vec<GateView>,
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
     let Blueprint { spec, source, .. } = blueprint;
     let layer = &spec.layers[id.index()];
@@ -220,6 +232,7 @@ fn layer_actors(
     let attention = AttendWeights::place(&mut placer, layer)?;
     let unit = place_unit(&mut placer, layer);
     let gate = place_gate(&mut placer, layer)?;
+    let norm = placer.vector(Part::PostNorm)?;
     let shape = layer.moe().map(|moe| expert_shape(spec, &**source, id, moe));
     let slots = limits.slots[id.index()];
     if let Some(shape) = &shape {
@@ -240,13 +253,61 @@ fn layer_actors(
     ];
     if let (Some(moe), Some((gate, bias)), Some(shape)) = (layer.moe(), gate, shape) {
         let next = moe_layers(spec).map(|(next, _)| next).find(|next| *next > id);
-        actors.push(Box::new(Router::new(id, moe, limits, gate, bias, arena.clone())));
-        let residency = &blueprint.residency;
+        let foresight = foresight(blueprint, limits, id, gates);
+        let residency = Residency {
+            lookahead: blueprint.lookahead,
+            foresees: foresight.is_some(),
+            eviction: blueprint.eviction,
+            uses: blueprint.uses.clone(),
+        };
+        gates.insert(
+            0,
+            GateView {
+                layer: id,
+                moe: moe.clone(),
+                gate: gate.clone(),
+                bias: bias.clone(),
+                norm,
+                epsilon: layer.norm_epsilon,
+                arena: arena.clone(),
+            },
+        );
+        let router = Router::new(id, moe, limits, gate, bias, arena.clone(), foresight);
+        actors.push(Box::new(router));
         let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, residency, arena);
         actors.push(Box::new(prefetcher));
         actors.push(Box::new(Loader::new(id, slots, source.clone(), shape, map.clone())));
     }
     Ok(actors)
+}
+
+/// What a layer's router guesses with; `gates` are those of the layers after it. None where guesses
+/// are off, or could only name what is resident anyway.
+fn foresight(
+    blueprint: &Blueprint,
+    limits: &Limits,
+    id: LayerId,
+    gates: &[GateView],
+) -> Option<Foresight> {
+    let streams = |view: &&GateView| limits.slots[view.layer.index()] < view.moe.experts;
+    let depth = match blueprint.lookahead {
+        Lookahead::Off | Lookahead::Repeat => return None,
+        Lookahead::Gate | Lookahead::Auto => 1,
+        Lookahead::GateTwice => 2,
+        Lookahead::Recorded => {
+            let layers: Vec<LayerId> =
+                moe_layers(&blueprint.spec).map(|(layer, _)| layer).collect();
+            let place = layers.iter().position(|&layer| layer == id)?;
+            let ahead = [1, 2].map(|distance| {
+                let place = place + distance;
+                (layers[place % layers.len()], place >= layers.len())
+            });
+            let recording = blueprint.recording.clone()?;
+            return Some(Foresight::of_recording(recording, ahead.to_vec()));
+        }
+    };
+    let views: Vec<GateView> = gates.iter().take(depth).filter(streams).cloned().collect();
+    (!views.is_empty()).then(|| Foresight::of_gates(views, blueprint.spec.hidden))
 }
 
 /// The shape of a layer's routed experts.

@@ -5,6 +5,7 @@
 //! hands them over through the seat's own run queue or through the ring of another seat.
 
 use crate::compute::Compute;
+use crate::foresight::Guess;
 use crate::gauge::Gauges;
 use crate::ids::{ExpertId, LayerId, SeatId, Tag};
 pub use crate::kind::{ActorId, STAGES, StageKind};
@@ -35,8 +36,12 @@ pub enum Message {
     Arrived(Arrival),
     /// Matmul to prefetcher: the lease on a slot comes back.
     Returned(ReadLease),
-    /// Prefetcher to the next layer's prefetcher: time to guess.
-    Guess,
+    /// Prefetcher to the next layer's prefetcher: the wave will probably want what the last one did.
+    Repeat(Tag),
+    /// Prefetcher to its layer's router: the wave's reads are on their way, time to guess.
+    Foresee(Tag),
+    /// Router to a later layer's prefetcher: what the wave will probably want there.
+    Guessed(Guess),
     /// Load this expert if that costs nobody anything.
     Hint(ExpertId),
     /// Prefetcher to loader: fill this slot.

@@ -46,7 +46,9 @@ const PLANS: [(&str, usize); 9] = [
 ];
 const SLOTS: [usize; 4] = [1, 2, TOP_K - 1, EXPERTS];
 const CHUNKS: [usize; 4] = [1, 3, 8, 96];
-const LOOKAHEADS: [Lookahead; 2] = [Lookahead::Off, Lookahead::Repeat];
+/// Of every lookahead there is; `gate2` asks as `gate` does and more.
+const LOOKAHEADS: [Lookahead; 4] =
+    [Lookahead::Off, Lookahead::Repeat, Lookahead::Auto, Lookahead::GateTwice];
 
 /// How many values each axis has on this machine.
 pub fn axis_lengths() -> Run {

@@ -43,15 +43,8 @@ struct Slot {
     /// Read leases that are out.
     leases: u32,
     /// Loaded, or being loaded, for a guess, and not used since.
-    hint: Option<Guess>,
+    hint: bool,
     waiters: Vec<Waiter>,
-}
-
-/// What a guess was taken to be worth, and the chunk before it.
-#[derive(Clone, Copy)]
-struct Guess {
-    worth: f64,
-    clock: u64,
 }
 
 /// The slots of one layer.
@@ -87,7 +80,7 @@ impl SlotTable {
             state: SlotState::Empty,
             generation: 0,
             leases: 0,
-            hint: None,
+            hint: false,
             waiters: Vec::with_capacity(waves_max),
         };
         SlotTable {
@@ -125,7 +118,7 @@ impl SlotTable {
 
     /// Slots that hold or fetch a guess.
     pub fn hints(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.hint.is_some()).count()
+        self.slots.iter().filter(|slot| slot.hint).count()
     }
 
     /// Lets fewer or more slots be used, at least one. Slots that retire come out of
@@ -156,7 +149,7 @@ impl SlotTable {
             let Some(index) = self.least_worth(|slot| self.is_victim(slot)) else { return };
             let slot = &mut self.slots[index as usize];
             slot.state = SlotState::Retired;
-            slot.hint = None;
+            slot.hint = false;
             if let Some(expert) = slot.expert.take() {
                 self.slot_of[expert.index()] = None;
             }
@@ -193,21 +186,6 @@ impl SlotTable {
         self.policy.used(expert, tokens);
     }
 
-    /// What an expert is worth now.
-    pub fn worth(&self, expert: ExpertId) -> f64 {
-        self.policy.worth(expert)
-    }
-
-    /// What a slot's content is worth; a fresh guess is worth what it was taken for, or the next
-    /// guess would throw it out before its wave comes.
-    fn slot_worth(&self, slot: &Slot) -> f64 {
-        let expert = slot.expert.map_or(0.0, |expert| self.worth(expert));
-        match slot.hint {
-            Some(guess) if guess.clock == self.clock => expert.max(guess.worth),
-            _ => expert,
-        }
-    }
-
     fn is_victim(&self, slot: &Slot) -> bool {
         match slot.state {
             SlotState::Empty => true,
@@ -223,7 +201,7 @@ impl SlotTable {
             if slot.state == SlotState::Empty {
                 return Some(index as u32);
             }
-            let worth = self.slot_worth(slot);
+            let worth = slot.expert.map_or(0.0, |expert| self.policy.worth(expert));
             if least.is_none_or(|(_, before)| worth < before) {
                 least = Some((index as u32, worth));
             }
@@ -239,17 +217,26 @@ impl SlotTable {
 
     /// As [`SlotTable::victim`], for a guess: only a free slot, or one whose expert is worth less
     /// than the guess.
-    pub fn victim_for_hint(&mut self, worth: f64) -> Option<u32> {
+    pub fn victim_for_hint(&mut self, guess: ExpertId) -> Option<u32> {
         self.settle();
+        let guess = self.policy.worth(guess);
+        let below = |expert| self.policy.worth(expert) < guess;
         let evict_leased = faults::active(Fault::HintEvictsLeased);
         self.least_worth(|slot| {
-            self.is_victim(slot) && (slot.expert.is_none() || self.slot_worth(slot) < worth)
+            self.is_victim(slot) && slot.expert.is_none_or(below)
                 || evict_leased && slot.state == SlotState::Ready
         })
     }
 
-    /// A fill begins: what was in the slot is gone. A hint says what it is worth.
-    pub fn fill(&mut self, slot: u32, expert: ExpertId, generation: u32, hint: Option<f64>) {
+    /// As [`SlotTable::victim`], for a read ahead of a wave: an empty slot, or of those that nobody
+    /// reads and whose expert isn't `wanted` soon the one worth least.
+    pub fn victim_ahead(&mut self, wanted: impl Fn(ExpertId) -> bool) -> Option<u32> {
+        self.settle();
+        self.least_worth(|slot| self.is_victim(slot) && !slot.expert.is_some_and(&wanted))
+    }
+
+    /// A fill begins: what was in the slot is gone.
+    pub fn fill(&mut self, slot: u32, expert: ExpertId, generation: u32, hint: bool) {
         let entry = &mut self.slots[slot as usize];
         assert!(entry.waiters.is_empty(), "a slot that is waited for is no victim");
         if let Some(before) = entry.expert.replace(expert) {
@@ -258,7 +245,7 @@ impl SlotTable {
         self.slot_of[expert.index()] = Some(slot);
         entry.state = SlotState::Filling;
         entry.generation = generation;
-        entry.hint = hint.map(|worth| Guess { worth, clock: self.clock });
+        entry.hint = hint;
     }
 
     /// A wave waits for a slot that is being filled. True when the fill was a hint until now.
@@ -266,7 +253,7 @@ impl SlotTable {
         let entry = &mut self.slots[slot as usize];
         assert!(entry.waiters.len() < entry.waiters.capacity(), "more waiters than waves");
         entry.waiters.push(waiter);
-        entry.hint.take().is_some()
+        std::mem::take(&mut entry.hint)
     }
 
     /// The fill is finished.
@@ -279,7 +266,7 @@ impl SlotTable {
         let entry = &mut self.slots[slot as usize];
         let expert = entry.expert.take().expect("a slot that was being filled");
         entry.state = SlotState::Empty;
-        entry.hint = None;
+        entry.hint = false;
         self.slot_of[expert.index()] = None;
     }
 
@@ -297,7 +284,7 @@ impl SlotTable {
     /// A read lease goes out.
     pub fn leased(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
-        entry.hint = None;
+        entry.hint = false;
         if !faults::active(Fault::LeaseReturnedEarly) {
             entry.leases += 1;
         }

@@ -13,7 +13,7 @@ fn table(slots: usize) -> SlotTable {
 }
 
 fn ready(table: &mut SlotTable, slot: u32, expert: u32) {
-    table.fill(slot, ExpertId(expert), 1, None);
+    table.fill(slot, ExpertId(expert), 1, false);
     table.filled(slot);
 }
 
@@ -68,28 +68,17 @@ fn a_hint_takes_no_slot_that_is_worth_more() {
     chunk(&mut table, &[3]);
     chunk(&mut table, &[0]);
     ready(&mut table, 0, 0);
-    assert_eq!(table.victim_for_hint(table.worth(ExpertId(3))), None);
+    assert_eq!(table.victim_for_hint(ExpertId(3)), None);
     chunk(&mut table, &[3]);
-    assert_eq!(table.victim_for_hint(table.worth(ExpertId(3))), Some(0));
+    assert_eq!(table.victim_for_hint(ExpertId(3)), Some(0));
     table.leased(0);
-    assert_eq!(table.victim_for_hint(table.worth(ExpertId(3))), None);
-}
-
-#[test]
-fn a_fresh_guess_keeps_its_worth_until_its_wave_came() {
-    let mut table = full(2);
-    table.fill(0, ExpertId(6), 2, Some(0.9));
-    table.filled(0);
-    table.leased(1);
-    assert_eq!(table.victim_for_hint(0.8), None, "the first guess is worth more");
-    chunk(&mut table, &[1]);
-    assert_eq!(table.victim_for_hint(0.8), Some(0), "the wave came and didn't use it");
+    assert_eq!(table.victim_for_hint(ExpertId(3)), None);
 }
 
 #[test]
 fn failed_fill_leaves_the_slot_empty() {
     let mut table = table(1);
-    table.fill(0, ExpertId(4), 1, None);
+    table.fill(0, ExpertId(4), 1, false);
     table.failed(0);
     assert_eq!(table.state(0), SlotState::Empty);
     assert_eq!(table.slot_of(ExpertId(4)), None);
@@ -113,7 +102,7 @@ fn lowering_the_cap_retires_empty_slots_then_those_worth_least() {
 fn lowering_never_takes_a_leased_slot_or_a_read_in_flight() {
     let mut table = full(3);
     table.leased(0);
-    table.fill(1, ExpertId(5), 2, None);
+    table.fill(1, ExpertId(5), 2, false);
     table.leased(2);
     table.set_cap(1);
     assert_eq!(retired(&mut table), [] as [u32; 0], "all are busy");
@@ -131,10 +120,11 @@ fn lowering_never_takes_a_leased_slot_or_a_read_in_flight() {
 fn what_comes_free_above_the_cap_is_granted_to_nobody() {
     let mut table = full(2);
     (0..2).for_each(|slot| table.leased(slot));
+    chunk(&mut table, &[7]);
     table.set_cap(1);
     table.returned(1);
     assert!(!table.can_grant([ExpertId(7)].into_iter()), "slot 1 retires, slot 0 is leased");
-    assert_eq!(table.victim_for_hint(1.0), None);
+    assert_eq!(table.victim_for_hint(ExpertId(7)), None);
     assert_eq!(table.state(1), SlotState::Retired);
     table.returned(0);
     assert!(table.can_grant([ExpertId(7)].into_iter()));
@@ -159,7 +149,7 @@ fn raising_the_cap_makes_retired_slots_empty_again() {
 impl SlotTable {
     /// Empties a ready slot, as a read that fails would.
     fn failed_fill_of(&mut self, slot: u32) {
-        self.fill(slot, ExpertId(7), 9, None);
+        self.fill(slot, ExpertId(7), 9, false);
         self.failed(slot);
     }
 }
