@@ -35,12 +35,14 @@ use millstream_kernels::Isa;
 use millstream_stages::load::ReadFault;
 use millstream_stages::pipeline::{Blueprint, StartError};
 use millstream_stages::threads::Pipeline;
+use millstream_stages::uses::UseCounts;
 use millstream_topology::TopologyError;
 use millstream_topology::arena::{ArenaError, Binding};
 use millstream_topology::plan::SeatHost;
 use scheduler::{Command, Scheduler};
 use sequence::Event;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Why the engine can't do what was asked.
@@ -163,6 +165,7 @@ impl Engine {
         let start_line = start_line(&setup);
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
+        let uses = Arc::new(UseCounts::new(&model.spec));
         let blueprint = Blueprint {
             spec: model.spec,
             source: model.source,
@@ -171,6 +174,8 @@ impl Engine {
             kernels: setup.kernels,
             lookahead: options.lookahead,
             recording: options.recording.clone(),
+            eviction: options.eviction,
+            uses,
             binding,
         };
         let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;

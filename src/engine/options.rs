@@ -8,6 +8,7 @@ use millstream_stages::limits::{Limits, LimitsRequest};
 use millstream_stages::load::ReadNeeds;
 use millstream_stages::pipeline::slot_bytes;
 use millstream_stages::prefetch::Lookahead;
+use millstream_stages::prefetch::eviction::EvictionPolicy;
 use millstream_topology::machine::Machine;
 use millstream_topology::memory::MemoryLimits;
 use millstream_topology::plan::{PlacementPlan, PlanRequest};
@@ -62,6 +63,8 @@ pub struct Options {
     pub trace: bool,
     /// How experts are read.
     pub reads: ReadOptions,
+    /// Which expert goes when a slot is needed.
+    pub eviction: EvictionPolicy,
 }
 
 impl Default for Options {
@@ -82,6 +85,7 @@ impl Default for Options {
             logits_rows_max: 16,
             trace: false,
             reads: ReadOptions::default(),
+            eviction: EvictionPolicy::default(),
         }
     }
 }

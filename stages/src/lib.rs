@@ -58,6 +58,7 @@ pub mod straight_line;
 pub mod threads;
 #[cfg(not(loom))]
 pub mod unit;
+pub mod uses;
 #[cfg(not(loom))]
 pub mod wave;
 #[cfg(not(loom))]

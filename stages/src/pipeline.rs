@@ -16,7 +16,8 @@ use crate::limits::{JOB_COLUMNS, Limits};
 use crate::load::{ExpertShape, LoadDesk, Loader, ReadNeeds, Reader};
 use crate::matmul::Matmul;
 use crate::placed::{PlaceError, PlacedRows, Placer, SliceMap};
-use crate::prefetch::{Lookahead, Prefetcher};
+use crate::prefetch::eviction::EvictionPolicy;
+use crate::prefetch::{Lookahead, Prefetcher, Residency};
 use crate::queue::{CrewError, Executor, Ring};
 use crate::router::Router;
 use crate::seat::Seat;
@@ -25,6 +26,7 @@ use crate::stage::{
     ActorId, Directory, Envelope, Finished, Inbox, Message, Outbox, STAGES, SeatContext, Stage,
     StageKind,
 };
+use crate::uses::UseCounts;
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError, WeightSource};
 use millstream_kernels::Kernels;
@@ -83,6 +85,10 @@ pub struct Blueprint {
     pub kernels: Kernels,
     /// How prefetchers guess.
     pub lookahead: Lookahead,
+    /// Which expert goes when a slot is needed.
+    pub eviction: EvictionPolicy,
+    /// Uses of experts that earlier sessions counted; prefetchers count on.
+    pub uses: Arc<UseCounts>,
     /// What an earlier run chose, for [`Lookahead::Recorded`].
     pub recording: Option<Arc<Recording>>,
     /// How arenas are bound.
@@ -235,9 +241,13 @@ fn layer_actors(
     ];
     if let (Some(moe), Some((gate, bias)), Some(shape)) = (layer.moe(), gate, shape) {
         let next = moe_layers(spec).map(|(next, _)| next).find(|next| *next > id);
-        let lookahead = blueprint.lookahead;
         let foresight = foresight(blueprint, limits, id, gates);
-        let foresees = foresight.is_some();
+        let residency = Residency {
+            lookahead: blueprint.lookahead,
+            foresees: foresight.is_some(),
+            eviction: blueprint.eviction,
+            uses: blueprint.uses.clone(),
+        };
         gates.insert(
             0,
             GateView {
@@ -252,7 +262,7 @@ fn layer_actors(
         );
         let router = Router::new(id, moe, limits, gate, bias, arena.clone(), foresight);
         actors.push(Box::new(router));
-        let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, lookahead, foresees, arena);
+        let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, residency, arena);
         actors.push(Box::new(prefetcher));
         let straight = needs.straight[id.index()];
         let loader = Loader::new(id, slots, source.clone(), shape, map.clone(), straight);

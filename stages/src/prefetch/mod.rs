@@ -9,11 +9,13 @@
 //! slots that nobody needs and never touch a leased slot or a read in flight.
 
 mod ahead;
+pub mod eviction;
 mod governor;
 mod policy;
 mod slots;
 
-pub use policy::{LOOKAHEADS, Lookahead};
+pub use policy::{LOOKAHEADS, Lookahead, Residency};
+pub use slots::{SlotState, SlotTable};
 
 use crate::foresight::Guess;
 use crate::gauge::{HintOutcome, StageTimer};
@@ -23,10 +25,12 @@ use crate::load::{LoadClass, LoadOrder, ReadFault};
 use crate::queue::faults::{self, Fault};
 use crate::spec::MoeSpec;
 use crate::stage::{ActorId, Arrival, Message, Outbox, SeatContext, Stage, StageKind};
-use crate::wave::Wave;
+use crate::uses::UseCounts;
+use crate::wave::{ExpertRows, Wave};
 use ahead::{Ahead, Reason};
+use eviction::Habits;
 use millstream_topology::arena::{LayerArena, ReadLease};
-use slots::{SlotState, SlotTable, Waiter};
+use slots::Waiter;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -40,6 +44,7 @@ pub struct Prefetcher {
     lookahead: Lookahead,
     /// The layer's router guesses for later layers when it is asked.
     foresees: bool,
+    uses: Arc<UseCounts>,
     arena: Arc<LayerArena>,
     table: SlotTable,
     ahead: Ahead,
@@ -57,11 +62,13 @@ impl Prefetcher {
         hidden: usize,
         moe: &MoeSpec,
         limits: &Limits,
-        lookahead: Lookahead,
-        foresees: bool,
+        residency: Residency,
         arena: Arc<LayerArena>,
     ) -> Prefetcher {
         let slots = limits.slots[layer.index()];
+        let Residency { lookahead, foresees, eviction, uses } = residency;
+        let learned = uses.of_layer(layer);
+        let habits = Habits { experts: moe.experts, top_k: moe.top_k, learned: &learned };
         let always = lookahead != Lookahead::Auto;
         Prefetcher {
             layer,
@@ -70,8 +77,9 @@ impl Prefetcher {
             result_rows_max: limits.partial_bytes_max / 4 / hidden,
             lookahead,
             foresees,
+            uses,
             arena,
-            table: SlotTable::new(slots, moe.experts, limits.waves_max),
+            table: SlotTable::new(slots, limits.waves_max, eviction, &habits),
             ahead: Ahead::new(slots, moe.experts, limits.waves_max, always),
             queue: VecDeque::with_capacity(limits.waves_max),
             last_union: Vec::with_capacity(moe.experts),
@@ -96,10 +104,12 @@ impl Prefetcher {
         while let Some(wave) = self.queue.front_mut() {
             if wave.chunk.end == wave.chunk.start || wave.computed.len() == wave.chunk.len() {
                 let first = wave.chunk.end;
-                wave.chunk = first..next_end(wave, first, self.table.len(), self.result_rows_max);
+                wave.chunk = first..next_end(wave, first, self.table.cap(), self.result_rows_max);
                 wave.computed.clear();
                 wave.arrivals_pending = 0;
             }
+            // The cap may have been lowered while the chunk waited.
+            wave.chunk.end = wave.chunk.end.min(wave.chunk.start + self.table.cap());
             let (union, chunk) = (&wave.routing.union, wave.chunk.clone());
             let experts = union[chunk].iter().map(|rows| rows.expert);
             if !self.table.can_grant(experts) {
@@ -108,7 +118,7 @@ impl Prefetcher {
             let mut wave = self.queue.pop_front().expect("the front was looked at");
             self.grant(&mut wave, seat);
             let later = wave.routing.union[wave.chunk.end..].iter().map(|rows| rows.expert);
-            self.ahead.granted(wave.tag, later.take(self.table.len()));
+            self.ahead.granted(wave.tag, later.take(self.table.cap()));
             self.send_orders(seat);
             if self.foresees && wave.chunk.start == 0 && wave.is_decode() {
                 let message = Message::Foresee(wave.tag);
@@ -122,9 +132,11 @@ impl Prefetcher {
     /// Leases for the hits of a chunk, waiting places for its misses.
     fn grant(&mut self, wave: &mut Wave, seat: &mut SeatContext) {
         let class = if wave.is_decode() { LoadClass::Decode } else { LoadClass::Prefill };
-        self.table.begin_chunk();
+        self.table.begin_chunk(if wave.chunk.start == 0 { wave.rows.len() } else { 0 });
         for union_index in wave.chunk.clone() {
-            self.table.want(wave.routing.union[union_index].expert);
+            let ExpertRows { expert, count, .. } = wave.routing.union[union_index];
+            self.table.want(expert, count as usize);
+            self.uses.add(self.layer, expert, count);
         }
         for union_index in wave.chunk.clone() {
             let expert = wave.routing.union[union_index].expert;
@@ -146,7 +158,9 @@ impl Prefetcher {
                             seat.outbox.send(self.layer, StageKind::Load, tag, message);
                         }
                     }
-                    SlotState::Empty => unreachable!("an empty slot has no expert"),
+                    SlotState::Empty | SlotState::Retired => {
+                        unreachable!("a slot without content has no expert")
+                    }
                 },
                 None => {
                     seat.gauges.expert_miss();
@@ -263,7 +277,7 @@ impl Prefetcher {
         if !self.queue.is_empty() {
             return;
         }
-        let slots = self.table.len();
+        let slots = self.table.cap();
         let room = slots.saturating_sub(self.top_k).max(slots / 2);
         loop {
             let next = self.ahead.next(|expert| self.table.slot_of(expert).is_some());
@@ -296,7 +310,7 @@ impl Prefetcher {
 
     /// Loads an expert for nobody in particular, if there is room for guesses and a slot worth less.
     fn hint(&mut self, expert: ExpertId, seat: &mut SeatContext) {
-        let room = self.table.len().saturating_sub(self.top_k);
+        let room = self.table.cap().saturating_sub(self.top_k);
         if self.table.slot_of(expert).is_some() || self.table.hints() >= room {
             return;
         }

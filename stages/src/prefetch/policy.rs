@@ -1,4 +1,22 @@
-//! How a prefetcher guesses what the next wave needs.
+//! How a prefetcher guesses what the next wave needs, and all else that is settled about a layer's slots
+//! before it starts.
+
+use super::eviction::EvictionPolicy;
+use crate::uses::UseCounts;
+use std::sync::Arc;
+
+/// How a layer's experts come and go.
+#[derive(Clone, Debug)]
+pub struct Residency {
+    /// Which experts are loaded before a wave asks for them.
+    pub lookahead: Lookahead,
+    /// The layer's router guesses for later layers when it is asked.
+    pub foresees: bool,
+    /// Which expert goes when a slot is needed.
+    pub eviction: EvictionPolicy,
+    /// What earlier sessions counted; the prefetcher counts on.
+    pub uses: Arc<UseCounts>,
+}
 
 /// Which experts are loaded before a wave asks for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

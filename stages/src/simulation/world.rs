@@ -8,12 +8,14 @@ use crate::foresight::Recording;
 use crate::ids::{ExpertId, SequenceId, Tag};
 use crate::limits::{KV_BLOCK_ROWS, Limits, LimitsRequest};
 use crate::pipeline::{Assembly, Blueprint, assemble, executor_bounds};
+use crate::prefetch::eviction::EVICTIONS;
 use crate::prefetch::{LOOKAHEADS, Lookahead};
 use crate::queue::{SimCrew, SimPlan};
 use crate::seat::{Seat, Step};
 use crate::spec::LayerSpec;
 use crate::stage::{ActorId, Envelope, Message, StageKind};
 use crate::straight_line::StraightLine;
+use crate::uses::UseCounts;
 use crate::wave::{Row, Wave};
 use millstream_kernels::{Isa, Kernels, ScaleType, WeightFormat};
 use millstream_topology::arena::Binding;
@@ -171,6 +173,8 @@ impl Case {
             kernels: Kernels::new(Isa::Scalar).expect("scalar kernels run everywhere"),
             lookahead,
             recording,
+            eviction: EVICTIONS[random.below(EVICTIONS.len())],
+            uses: UseCounts::new(&self.model.spec).into(),
             binding: Binding::off(),
         }
     }
