@@ -67,6 +67,12 @@ impl Router {
         }
     }
 
+    /// Bytes of working memory of one layer.
+    pub fn bytes(moe: &MoeSpec, limits: &Limits) -> usize {
+        // Logits of the rows; of one row scores, biased, chosen and counts.
+        4 * (moe.experts * (limits.rows_max + 4) + 2 * moe.gate.groups)
+    }
+
     fn route(&mut self, wave: &mut Wave, kernels: Kernels) {
         wave.routing.experts.clear();
         wave.routing.weights.clear();

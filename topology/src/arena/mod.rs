@@ -42,6 +42,7 @@ mod sync;
 pub use bind::Binding;
 pub use layout::{ArenaBuilder, REGION_ALIGN_BYTES, RegionId, SLOT_ALIGN_BYTES};
 pub use lease::{FillLease, ReadLease};
+pub use mapping::SEGMENT_ALIGN_BYTES;
 
 use crate::cpuset::NodeId;
 use layout::{Layout, Span};
