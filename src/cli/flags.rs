@@ -12,6 +12,7 @@ use millstream_kernels::Isa;
 use millstream_stages::foresight::Recording;
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
 use millstream_topology::TopologyArg;
+use millstream_topology::memory::OwnMemory;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ pub struct EngineFlags {
         value_name = "N"
     )]
     pub experts_per_layer: Option<usize>,
-    /// Weights, slots and KV together: 20GiB, 500MB or 80% of what is available [default: 80%]
+    /// All that the process may hold: 20GiB, 500MB or 80% of what is available [default: 80%]
     #[arg(long, env = "MILLSTREAM_MEMORY", allow_negative_numbers = true, value_parser = parse_memory, value_name = "SIZE")]
     pub memory: Option<MemoryBudget>,
     /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
@@ -228,6 +229,11 @@ fn parse_memory(text: &str) -> Result<MemoryBudget, String> {
         _ => return Err(how.to_owned()),
     };
     Ok(MemoryBudget::Bytes((number * factor) as u64))
+}
+
+/// What the process holds already, so that the engine's budget counts it.
+pub fn held_bytes() -> Option<u64> {
+    OwnMemory::read(Path::new("/")).map(|own| own.resident_bytes)
 }
 
 /// Writes a file that the user named; the message names it.

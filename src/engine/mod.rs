@@ -5,12 +5,17 @@
 //! | `model.rs` | a model that can be started |
 //! | `options.rs` | from what the user asked to plan, limits and memory |
 //! | `reads.rs` | how its files are read |
+//! | `budget/` | what memory the process may hold, and how many experts that leaves |
+//! | `ceilings.rs`, `bandwidth.rs` | how fast a model could run at best |
 //! | `request.rs`, `statistics.rs` | what goes in and what comes out |
 //! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
 //!
 //! [`Engine`] is the handle: it talks to the scheduler's thread over channels (the control plane).
 //! Waves, the data plane, cross the pipeline's rings only.
 
+pub mod bandwidth;
+mod budget;
+mod ceilings;
 mod model;
 mod options;
 mod reads;
@@ -19,8 +24,10 @@ mod scheduler;
 mod sequence;
 mod statistics;
 
+pub use budget::{MemoryBudget, MemoryRow, MemoryTable};
+pub use ceilings::{Ceilings, TokenBytes};
 pub use model::{Model, ReaderMaker};
-pub use options::{MemoryBudget, MemoryTable, Options, Setup};
+pub use options::{Options, Setup};
 pub use reads::{
     DirectChoice, FileToRead, IO_DEPTH_DEFAULT, IO_DEPTH_MAX, IoChoice, OpenedReader,
     READERS_DEFAULT, READERS_MAX, ReadOptions, ReadsError, open_reader,
@@ -81,11 +88,11 @@ pub enum EngineError {
     },
     /// Not even one slot a layer fits.
     #[error(
-        "the memory allowed doesn't hold the model:\n{table}\nraise --memory, or lower --context or --experts-per-layer"
+        "the memory allowed doesn't hold the model:\n{table}\nraise --memory, or lower what the table names"
     )]
     Memory {
         /// Where it would go.
-        table: MemoryTable,
+        table: Box<MemoryTable>,
     },
     /// A prompt without tokens.
     #[error("the prompt has no tokens; give at least one")]
@@ -160,7 +167,7 @@ impl Engine {
         let mut warnings = model.warnings.clone();
         warnings.extend(setup.machine.warnings.iter().cloned());
         warnings.extend(binding.warning().map(str::to_owned));
-        warnings.extend(setup.memory.warning());
+        warnings.extend(setup.memory.warnings());
         warnings.extend(setup.reads.warnings.iter().cloned());
         let start_line = start_line(&setup);
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);

@@ -84,7 +84,7 @@ impl Limits {
             logits_rows_max: request.logits_rows_max.clamp(1, request.rows_max),
             context_max: request.context_max,
             kv_pages_max: pages,
-            partial_bytes_max: one_expert.max(64 << 20).min(one_expert * most_experts(spec)),
+            partial_bytes_max: one_expert.max(64 << 20).min(one_expert * experts_of_row(spec)),
             index_scores_max: request.context_max.max(4 << 20),
             reads_straight_max: slots.iter().sum::<usize>().clamp(1, READS_STRAIGHT_MAX),
             reads_bounced_max: slots.iter().copied().max().unwrap_or(0).clamp(1, READS_BOUNCED_MAX),
@@ -113,18 +113,19 @@ impl Limits {
     ///
     /// One about each slot that is being filled (order, job, read or loaded); for each wave and
     /// slot of its layer one about the lease (arrived or returned) and one promotion; for each wave
-    /// a guess a layer (two layers are guessed for at a time), the request for it, and the wave itself.
+    /// a guess a layer (two layers are guessed for at a time), the request for it, and the wave itself;
+    /// for each layer one new cap.
     pub fn messages_max(&self) -> usize {
         let slots: usize = self.slots.iter().sum();
         let slots_largest = self.slots.iter().copied().max().unwrap_or(0);
         let of_wave = 2 * slots_largest + self.slots.len() + 5;
-        (slots + self.waves_max * of_wave + 8).next_power_of_two()
+        (slots + self.waves_max * of_wave + self.slots.len() + 8).next_power_of_two()
     }
 }
 
-/// Experts of the largest layer: a wave's results never take more rows than it has experts.
-fn most_experts(spec: &ModelSpec) -> usize {
-    spec.layers.iter().filter_map(|l| l.moe()).map(|moe| moe.experts).max().unwrap_or(1)
+/// Experts that a row goes through: a wave's results never take more rows than its rows choose.
+fn experts_of_row(spec: &ModelSpec) -> usize {
+    spec.layers.iter().filter_map(|l| l.moe()).map(|moe| moe.top_k).max().unwrap_or(1)
 }
 
 impl fmt::Display for Limits {

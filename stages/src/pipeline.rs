@@ -15,7 +15,7 @@ use crate::ids::{LayerId, SeatId};
 use crate::limits::{JOB_COLUMNS, Limits};
 use crate::load::{ExpertShape, LoadDesk, Loader, ReadNeeds, Reader};
 use crate::matmul::Matmul;
-use crate::placed::{PlaceError, PlacedRows, Placer, SliceMap};
+use crate::placed::{PlaceError, PlacedRows, PlacedUnit, Placer, SliceMap};
 use crate::prefetch::eviction::EvictionPolicy;
 use crate::prefetch::{Lookahead, Prefetcher, Residency};
 use crate::queue::{CrewError, Executor, Ring};
@@ -116,7 +116,7 @@ pub fn executor_bounds(blueprint: &Blueprint) -> (usize, usize) {
 }
 
 /// Which seat hosts which stage.
-fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) {
+pub(crate) fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) {
     let mut seats = 1;
     let mut host = |host: SeatHost| match host {
         SeatHost::Leader => SeatId(0),
@@ -195,12 +195,7 @@ fn end_actors(
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
     let Blueprint { spec, source, .. } = blueprint;
     let mut placer = Placer::new(map, spec, &**source, None);
-    let table = placer.rows(Part::Embedding, job_columns(spec.vocabulary));
-    let head = match spec.tied_head {
-        true => table.clone(),
-        false => placer.rows(Part::Head, job_columns(spec.vocabulary)),
-    };
-    let norm = placer.vector(Part::FinalNorm)?;
+    let EndWeights { table, head, norm } = EndWeights::place(&mut placer, spec)?;
     let arena = placer.finish(&blueprint.binding)?;
     let head = Head::new(head, norm, spec.final_norm_epsilon, limits, arena.clone());
     Ok(vec![Box::new(Embed::new(table, arena)), Box::new(head)])
@@ -217,9 +212,7 @@ fn layer_actors(
     let Blueprint { spec, source, limits, .. } = blueprint;
     let layer = &spec.layers[id.index()];
     let mut placer = Placer::new(map, spec, &**source, Some(id));
-    let attention = AttendWeights::place(&mut placer, layer)?;
-    let unit = place_unit(&mut placer, layer);
-    let gate = place_gate(&mut placer, layer)?;
+    let LayerWeights { attention, unit, gate } = LayerWeights::place(&mut placer, layer)?;
     let norm = placer.vector(Part::PostNorm)?;
     let shape = layer.moe().map(|moe| expert_shape(spec, &**source, id, moe));
     let slots = limits.slots[id.index()];
@@ -300,8 +293,49 @@ fn foresight(
     (!views.is_empty()).then(|| Foresight::of_gates(views, blueprint.spec.hidden))
 }
 
+/// What both ends of the layers hold, placed.
+pub(crate) struct EndWeights {
+    table: PlacedRows,
+    head: PlacedRows,
+    norm: Vec<f32>,
+}
+
+impl EndWeights {
+    /// Places the embedding, the head and the final norm.
+    pub(crate) fn place(
+        placer: &mut Placer<'_>,
+        spec: &ModelSpec,
+    ) -> Result<EndWeights, SourceError> {
+        let table = placer.rows(Part::Embedding, job_columns(spec.vocabulary));
+        let head = match spec.tied_head {
+            true => table.clone(),
+            false => placer.rows(Part::Head, job_columns(spec.vocabulary)),
+        };
+        Ok(EndWeights { table, head, norm: placer.vector(Part::FinalNorm)? })
+    }
+}
+
+/// What a layer holds at all times, placed.
+pub(crate) struct LayerWeights {
+    attention: AttendWeights,
+    unit: Option<PlacedUnit>,
+    gate: Option<Gate>,
+}
+
+impl LayerWeights {
+    /// Places everything but the routed experts.
+    pub(crate) fn place(
+        placer: &mut Placer<'_>,
+        layer: &LayerSpec,
+    ) -> Result<LayerWeights, SourceError> {
+        let attention = AttendWeights::place(placer, layer)?;
+        let unit = place_unit(placer, layer);
+        Ok(LayerWeights { attention, unit, gate: place_gate(placer, layer)? })
+    }
+}
+
 /// The shape of a layer's routed experts.
-fn expert_shape(
+pub(crate) fn expert_shape(
     spec: &ModelSpec,
     source: &dyn WeightSource,
     id: LayerId,
@@ -311,7 +345,7 @@ fn expert_shape(
 }
 
 /// The dense unit of a dense layer, or the shared expert.
-fn place_unit(placer: &mut Placer<'_>, layer: &LayerSpec) -> Option<crate::placed::PlacedUnit> {
+fn place_unit(placer: &mut Placer<'_>, layer: &LayerSpec) -> Option<PlacedUnit> {
     match &layer.ffn {
         FfnSpec::Dense { .. } => {
             Some(placer.unit([Part::DenseGate, Part::DenseUp, Part::DenseDown]))
@@ -341,16 +375,4 @@ impl Directory {
         let envelope = Envelope { to, message: Message::Wave(wave) };
         self.inboxes[seat.index()].deliver(tag, envelope);
     }
-}
-
-/// Bytes of one expert slot of each layer, over all nodes; 0 for dense layers.
-pub fn slot_bytes(spec: &ModelSpec, source: &dyn WeightSource, nodes: usize) -> Vec<usize> {
-    let map = SliceMap::new(spec.slices, nodes);
-    let bytes = |id: LayerId, layer: &LayerSpec| {
-        let moe = layer.moe()?;
-        let shape = expert_shape(spec, source, id, moe);
-        Some((0..nodes).map(|node| shape.part_bytes(&map, node).next_multiple_of(4096)).sum())
-    };
-    let layers = spec.layers.iter().enumerate();
-    layers.map(|(id, layer)| bytes(LayerId(id as u32), layer).unwrap_or(0)).collect()
 }

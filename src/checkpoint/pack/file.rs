@@ -69,6 +69,11 @@ impl PackFile {
         Ok(self.file.metadata()?.len())
     }
 
+    /// Long reads go past the page cache, as far as the file system has said until now.
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some() && !self.refused.load(Ordering::Relaxed)
+    }
+
     /// Fills `out` from `offset` on.
     ///
     /// # Errors

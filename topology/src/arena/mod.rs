@@ -45,6 +45,7 @@ pub use bind::Binding;
 pub use bounce::Bounce;
 pub use layout::{ArenaBuilder, REGION_ALIGN_BYTES, RegionId, SLOT_ALIGN_BYTES};
 pub use lease::{FillLease, ReadLease};
+pub use mapping::SEGMENT_ALIGN_BYTES;
 
 use crate::cpuset::NodeId;
 use layout::{Layout, Span};
