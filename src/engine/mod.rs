@@ -4,13 +4,14 @@
 //! |---|---|
 //! | `model.rs` | a model that can be started |
 //! | `options.rs` | from what the user asked to plan, limits and memory |
-//! | `reads.rs` | how its files are read |
+//! | `reads.rs`, `mirror.rs` | how its files are read, and a second copy of them |
 //! | `request.rs`, `statistics.rs` | what goes in and what comes out |
 //! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
 //!
 //! [`Engine`] is the handle: it talks to the scheduler's thread over channels (the control plane).
 //! Waves, the data plane, cross the pipeline's rings only.
 
+mod mirror;
 mod model;
 mod options;
 mod reads;
@@ -19,6 +20,7 @@ mod scheduler;
 mod sequence;
 mod statistics;
 
+pub use mirror::MirrorError;
 pub use model::{Model, ReaderMaker};
 pub use options::{MemoryBudget, MemoryTable, Options, Setup};
 pub use reads::{
