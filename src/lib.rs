@@ -6,5 +6,6 @@ pub mod convert;
 pub mod embedded;
 pub mod engine;
 pub mod families;
+pub mod replay;
 pub mod sampler;
 pub mod text;

@@ -7,6 +7,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_kernels::Isa;
 use millstream_stages::foresight::Recording;
+use millstream_stages::prefetch::eviction::{EVICTIONS, EvictionPolicy};
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
 use millstream_topology::TopologyArg;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,9 @@ pub struct EngineFlags {
     /// shows what guessing can gain at most
     #[arg(long, env = "MILLSTREAM_FORESEE", value_name = "FILE", conflicts_with = "lookahead")]
     pub foresee: Option<PathBuf>,
+    /// Which expert goes when a slot is needed: recency, frequency, least-stale or mixed
+    #[arg(long, env = "MILLSTREAM_EVICTION", default_value = "frequency", value_parser = parse_eviction)]
+    pub eviction: EvictionPolicy,
     /// Prompt tokens that are read at once
     #[arg(
         long,
@@ -164,6 +168,11 @@ fn read_recording(file: &Path) -> Result<Recording, Failure> {
     Ok(Recording { positions: positions.into_iter().map(|position| position.experts).collect() })
 }
 
+fn parse_eviction(text: &str) -> Result<EvictionPolicy, String> {
+    let known = || EVICTIONS.map(|policy| policy.name).join(", ");
+    EvictionPolicy::named(text).ok_or_else(|| format!("use one of {}", known()))
+}
+
 /// `20GiB`, `1.5GB`, `4096` (bytes) or `80%`.
 fn parse_memory(text: &str) -> Result<MemoryBudget, String> {
     let how = "use a size such as 20GiB or 500MB, or a share such as 80%";
@@ -208,10 +217,16 @@ mod tests {
     }
 
     #[test]
-    fn isa_and_lookahead_name_what_they_know() {
+    fn isa_lookahead_and_eviction_name_what_they_know() {
         assert_eq!(parse_isa("auto"), Ok(IsaChoice(None)));
         assert_eq!(parse_isa("scalar"), Ok(IsaChoice(Some(Isa::Scalar))));
         assert!(parse_isa("sse9").is_err());
         assert!(parse_lookahead("psychic").unwrap_err().contains("repeat"));
+        assert!(parse_eviction("psychic").unwrap_err().contains("least-stale"));
+        assert_eq!(
+            parse_eviction("frequency"),
+            Ok(EvictionPolicy::default()),
+            "the flag's default"
+        );
     }
 }
