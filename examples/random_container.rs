@@ -208,10 +208,11 @@ fn write(path: &Path, tensors: &[Tensor], random: &mut Random) -> std::io::Resul
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shape = Shape::parse();
     let widths = [shape.hidden, shape.intermediate, shape.dense, shape.vocabulary];
-    if widths.iter().any(|width| width % GROUP != 0 || *width == 0) {
-        return Err(
-            format!("hidden, intermediate, dense and vocabulary: multiples of {GROUP}").into()
-        );
+    if widths.iter().any(|width| width % GROUP != 0 || *width < 256) {
+        return Err(format!(
+            "hidden, intermediate, dense and vocabulary: multiples of {GROUP} from 256 on"
+        )
+        .into());
     }
     if shape.first > shape.layers || shape.top_k > shape.experts {
         return Err("--first is at most --layers, --top-k at most --experts".into());

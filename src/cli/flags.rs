@@ -2,7 +2,10 @@
 
 use super::Failure;
 use crate::checkpoint::pack::PackChecks;
-use crate::engine::{MemoryBudget, Options};
+use crate::engine::{
+    DirectChoice, IO_DEPTH_DEFAULT, IO_DEPTH_MAX, IoChoice, MemoryBudget, Options, READERS_DEFAULT,
+    READERS_MAX, ReadOptions,
+};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_kernels::Isa;
@@ -10,6 +13,7 @@ use millstream_stages::foresight::Recording;
 use millstream_stages::prefetch::eviction::{EVICTIONS, EvictionPolicy};
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
 use millstream_topology::TopologyArg;
+use millstream_topology::memory::OwnMemory;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -59,7 +63,7 @@ pub struct EngineFlags {
         value_name = "N"
     )]
     pub experts_per_layer: Option<usize>,
-    /// Weights, slots and KV together: 20GiB, 500MB or 80% of what is available [default: 80%]
+    /// All that the process may hold: 20GiB, 500MB or 80% of what is available [default: 80%]
     #[arg(long, env = "MILLSTREAM_MEMORY", allow_negative_numbers = true, value_parser = parse_memory, value_name = "SIZE")]
     pub memory: Option<MemoryBudget>,
     /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
@@ -95,6 +99,19 @@ pub struct EngineFlags {
         value_name = "N"
     )]
     pub prefill_chunk: usize,
+    /// How experts are read: io_uring, threads with pread, or what the system allows: auto, uring,
+    /// pread
+    #[arg(long, env = "MILLSTREAM_IO", default_value = "auto", value_parser = parse_io)]
+    pub io: IoChoice,
+    /// Whether reads pass the page cache (O_DIRECT): auto, on, off
+    #[arg(long, env = "MILLSTREAM_DIRECT", default_value = "auto", value_parser = parse_direct)]
+    pub direct: DirectChoice,
+    /// Reads in flight with io_uring
+    #[arg(long, env = "MILLSTREAM_IO_DEPTH", default_value_t = IO_DEPTH_DEFAULT, value_name = "N")]
+    pub io_depth: usize,
+    /// Threads that read with pread
+    #[arg(long, env = "MILLSTREAM_READERS", default_value_t = READERS_DEFAULT, value_name = "N")]
+    pub readers: usize,
 }
 
 /// The value of `--isa`; none is `auto`.
@@ -121,6 +138,10 @@ impl EngineFlags {
             ));
         }
         let recording = self.foresee.as_deref().map(read_recording).transpose()?;
+        let within = |flag: &str, value: usize, most: usize| match (1..=most).contains(&value) {
+            true => Ok(value),
+            false => Err(Failure::Usage(format!("{flag} {value}: use 1 to {most}"))),
+        };
         Ok(Options {
             topology: self.topology.clone(),
             threads: self.threads,
@@ -135,6 +156,12 @@ impl EngineFlags {
                 None => self.lookahead,
             },
             recording: recording.map(Arc::new),
+            reads: ReadOptions {
+                io: self.io,
+                direct: self.direct,
+                io_depth: within("--io-depth", self.io_depth, IO_DEPTH_MAX)?,
+                readers: within("--readers", self.readers, READERS_MAX)?,
+            },
             ..Options::default()
         })
     }
@@ -144,6 +171,24 @@ fn parse_isa(text: &str) -> Result<IsaChoice, String> {
     match text {
         "auto" => Ok(IsaChoice(None)),
         name => name.parse().map(|isa| IsaChoice(Some(isa))).map_err(|error| format!("{error}")),
+    }
+}
+
+fn parse_io(text: &str) -> Result<IoChoice, String> {
+    match text {
+        "auto" => Ok(IoChoice::Auto),
+        "uring" => Ok(IoChoice::Uring),
+        "pread" => Ok(IoChoice::Pread),
+        _ => Err("use one of auto, uring, pread".to_owned()),
+    }
+}
+
+fn parse_direct(text: &str) -> Result<DirectChoice, String> {
+    match text {
+        "auto" => Ok(DirectChoice::Auto),
+        "on" => Ok(DirectChoice::On),
+        "off" => Ok(DirectChoice::Off),
+        _ => Err("use one of auto, on, off".to_owned()),
     }
 }
 
@@ -193,6 +238,11 @@ fn parse_memory(text: &str) -> Result<MemoryBudget, String> {
         _ => return Err(how.to_owned()),
     };
     Ok(MemoryBudget::Bytes((number * factor) as u64))
+}
+
+/// What the process holds already, so that the engine's budget counts it.
+pub fn held_bytes() -> Option<u64> {
+    OwnMemory::read(Path::new("/")).map(|own| own.resident_bytes)
 }
 
 /// Writes a file that the user named; the message names it.

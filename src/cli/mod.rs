@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `flags.rs` | flags that several commands share, and what they mean for the engine |
 //! | `run.rs`, `prompt.rs` | `run`: generate once |
+//! | `plan.rs` | `plan`: memory, slots and ceilings of a model on this machine |
 //! | `inspect.rs` | `inspect`: what is in a model |
 //! | `convert.rs` | `convert`: a model into a pack |
 //! | `doctor.rs` | `doctor`: everything that is wrong with a model |
@@ -19,6 +20,7 @@ mod doctor;
 mod flags;
 mod guard;
 mod inspect;
+mod plan;
 mod prompt;
 mod run;
 mod topology;
@@ -41,6 +43,8 @@ struct Cli {
 enum Command {
     /// Generate once, streaming to stdout; statistics go to stderr
     Run(Box<run::RunArgs>),
+    /// Show where memory would go, and how fast memory and drive could let a model run
+    Plan(Box<plan::PlanArgs>),
     /// Show a model's family, dimensions, formats and sizes
     Inspect(inspect::InspectArgs),
     /// Turn a model into a Millstream pack: resumable, read back, never overwrites another
@@ -81,6 +85,7 @@ impl From<EngineError> for Failure {
             | E::NoTrace
             | E::Topology(_) => Failure::Usage(error.to_string()),
             E::Open(_)
+            | E::Reads(_)
             | E::Arena(_)
             | E::Start(_)
             | E::Sampling(_)
@@ -109,6 +114,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -3,7 +3,7 @@
 //! The prompt becomes ids (`prompt.rs`), the engine makes ids of them, and text or ids go to
 //! stdout one by one, or as one JSON object at the end. What runs, warnings and statistics go to stderr.
 
-use super::flags::{EngineFlags, ModelFlag, write_file};
+use super::flags::{EngineFlags, ModelFlag, held_bytes, write_file};
 use super::guard::check_ids;
 use super::prompt::{Prompt, PromptFlags, read_ids};
 use super::{Failure, print};
@@ -117,6 +117,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         keep_trace: args.trace.is_some(),
     };
 
+    options.held_bytes = held_bytes();
     let engine = Engine::start(model, &options)?;
     super::say(&engine.start_line);
     for warning in &engine.warnings {

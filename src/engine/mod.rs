@@ -4,23 +4,36 @@
 //! |---|---|
 //! | `model.rs` | a model that can be started |
 //! | `options.rs` | from what the user asked to plan, limits and memory |
+//! | `reads.rs` | how its files are read |
+//! | `budget/` | what memory the process may hold, and how many experts that leaves |
+//! | `ceilings.rs`, `bandwidth.rs` | how fast a model could run at best |
 //! | `request.rs`, `statistics.rs` | what goes in and what comes out |
 //! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
 //!
 //! [`Engine`] is the handle: it talks to the scheduler's thread over channels (the control plane).
 //! Waves, the data plane, cross the pipeline's rings only.
 
+pub mod bandwidth;
+mod budget;
+mod ceilings;
 mod model;
 mod options;
+mod reads;
 mod request;
 mod scheduler;
 mod sequence;
 mod statistics;
 
+pub use budget::{MemoryBudget, MemoryRow, MemoryTable};
+pub use ceilings::{Ceilings, TokenBytes};
 pub use model::{Model, ReaderMaker};
-pub use options::{MemoryBudget, MemoryTable, Options, Setup};
+pub use options::{Options, Setup};
+pub use reads::{
+    DirectChoice, FileToRead, IO_DEPTH_DEFAULT, IO_DEPTH_MAX, IoChoice, OpenedReader,
+    READERS_DEFAULT, READERS_MAX, ReadOptions, ReadsError, open_reader,
+};
 pub use request::{Answer, Finish, PositionTrace, Request};
-pub use statistics::Statistics;
+pub use statistics::{DecodeFigures, Statistics};
 
 use crate::checkpoint::OpenError;
 use crate::sampler::SamplingError;
@@ -32,6 +45,7 @@ use millstream_stages::threads::Pipeline;
 use millstream_stages::uses::UseCounts;
 use millstream_topology::TopologyError;
 use millstream_topology::arena::{ArenaError, Binding};
+use millstream_topology::plan::SeatHost;
 use scheduler::{Command, Scheduler};
 use sequence::Event;
 use std::ops::ControlFlow;
@@ -47,6 +61,9 @@ pub enum EngineError {
     /// The machine or the plan can't be had.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// Files can't be read as asked.
+    #[error(transparent)]
+    Reads(#[from] ReadsError),
     /// Memory can't be bound.
     #[error(transparent)]
     Arena(#[from] ArenaError),
@@ -71,11 +88,11 @@ pub enum EngineError {
     },
     /// Not even one slot a layer fits.
     #[error(
-        "the memory allowed doesn't hold the model:\n{table}\nraise --memory, or lower --context or --experts-per-layer"
+        "the memory allowed doesn't hold the model:\n{table}\nraise --memory, or lower what the table names"
     )]
     Memory {
         /// Where it would go.
-        table: MemoryTable,
+        table: Box<MemoryTable>,
     },
     /// A prompt without tokens.
     #[error("the prompt has no tokens; give at least one")]
@@ -150,9 +167,9 @@ impl Engine {
         let mut warnings = model.warnings.clone();
         warnings.extend(setup.machine.warnings.iter().cloned());
         warnings.extend(binding.warning().map(str::to_owned));
-        warnings.extend(setup.memory.warning());
+        warnings.extend(setup.memory.warnings());
+        warnings.extend(setup.reads.warnings.iter().cloned());
         let start_line = start_line(&setup);
-        let reads_max = setup.limits.reads_max;
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
         let uses = Arc::new(UseCounts::new(&model.spec));
@@ -168,7 +185,7 @@ impl Engine {
             uses,
             binding,
         };
-        let pipeline = Pipeline::start(&blueprint, (model.reader)(reads_max))?;
+        let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;
         warnings.extend(pipeline.warnings());
         let (commands, receiver) = unbounded();
         let scheduler = Scheduler::new(pipeline, vocabulary, receiver);
@@ -285,7 +302,7 @@ fn start_line(setup: &Setup) -> String {
     let plan = &setup.plan;
     let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     format!(
-        "{}; {} kernels, policy {}, {} on {}{}, spin {} us; {}",
+        "{}; {} kernels, policy {}, {} on {}{}, spin {} us; {}{}; {}",
         plan.machine_summary,
         setup.kernels.isa(),
         plan.policy,
@@ -293,6 +310,8 @@ fn start_line(setup: &Setup) -> String {
         count(plan.nodes.len(), "node"),
         if plan.virtual_nodes { " (virtual: not this machine's)" } else { "" },
         plan.spin_us,
+        setup.reads.words,
+        if plan.io == SeatHost::Leader { " on the leading thread" } else { "" },
         setup.limits
     )
 }

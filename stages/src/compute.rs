@@ -5,6 +5,7 @@
 //! returns when all its jobs are done. Which job ran where changes no bit: a job owns its output
 //! tile, and sums are cut only at slice borders ([`SliceMap`]).
 
+use crate::attend;
 use crate::limits::{JOB_COLUMNS, Limits};
 use crate::placed::{PlacedRows, PlacedSlices, SliceMap, Subtree};
 use crate::quantised::{QuantisedBuffer, RowSource};
@@ -30,6 +31,8 @@ pub struct Compute {
     inner: Vec<f32>,
     /// Quantised inputs of the operation at hand.
     quantised: Vec<QuantisedBuffer>,
+    /// Working memory of attention, lent to the layer that is at it.
+    pub attention: attend::Buffers,
     /// Threads that jobs are run by.
     threads: usize,
     weight_bytes: u64,
@@ -83,12 +86,24 @@ impl Compute {
             partials: vec![0.0; map.subtrees.len() * rows * spec.hidden],
             inner: vec![0.0; rows * inner],
             quantised: (0..PRODUCTS_MAX).map(|_| QuantisedBuffer::new(codes)).collect(),
+            attention: attend::Buffers::new(spec, limits),
             threads,
             weight_bytes: 0,
             executor,
             kernels,
             map,
         }
+    }
+
+    /// Bytes of [`Compute::new`], the executor aside.
+    pub fn bytes(map: &SliceMap, jobs_max: usize, spec: &ModelSpec, limits: &Limits) -> usize {
+        let rows = limits.rows_max;
+        let inner = spec.layers.iter().map(inner_width).max().unwrap_or(0);
+        let quantised = QuantisedBuffer::bytes(quantised_codes_max(spec) * rows);
+        let of_row = map.subtrees.len() * spec.hidden + inner + 1;
+        let buffers = PRODUCTS_MAX * (quantised + size_of::<QuantisedBuffer>());
+        let jobs = map.nodes * (jobs_max * size_of::<Job>() + size_of::<Vec<Job>>());
+        4 * rows * of_row + buffers + jobs + attend::Buffers::bytes(spec, limits)
     }
 
     /// Counts weights that a caller's own task goes through.

@@ -25,6 +25,9 @@ pub struct Gauges {
     /// Since when the compute seat has had nothing to do, in nanoseconds after `started`; 0 while it
     /// works.
     idle_since_ns: AtomicU64,
+    /// Since when reads have been under way, likewise; 0 while none is.
+    reading_since_ns: AtomicU64,
+    reading_ns: AtomicU64,
     stage_work_ns: [AtomicU64; STAGES.len()],
     stage_messages: [AtomicU64; STAGES.len()],
     expert_hits: AtomicU64,
@@ -34,6 +37,7 @@ pub struct Gauges {
     hint_bytes: [AtomicU64; 3],
     bytes_read: AtomicU64,
     reads_failed: AtomicU64,
+    reads_retried: AtomicU64,
     compute_idle_ns: AtomicU64,
     weight_bytes: AtomicU64,
 }
@@ -57,8 +61,12 @@ pub struct Reading {
     pub bytes_read: u64,
     /// Expert reads that failed.
     pub reads_failed: u64,
+    /// Expert reads that failed on one copy of the files and were tried on another.
+    pub reads_retried: u64,
     /// Nanoseconds in which the compute seat had nothing to do.
     pub compute_idle_ns: u64,
+    /// Nanoseconds in which reads were under way.
+    pub reading_ns: u64,
     /// Bytes of weights that the kernels went through.
     pub weight_bytes: u64,
 }
@@ -68,6 +76,8 @@ impl Default for Gauges {
         Gauges {
             started: Instant::now(),
             idle_since_ns: AtomicU64::new(0),
+            reading_since_ns: AtomicU64::new(0),
+            reading_ns: AtomicU64::new(0),
             stage_work_ns: Default::default(),
             stage_messages: Default::default(),
             expert_hits: AtomicU64::new(0),
@@ -76,6 +86,7 @@ impl Default for Gauges {
             hint_bytes: Default::default(),
             bytes_read: AtomicU64::new(0),
             reads_failed: AtomicU64::new(0),
+            reads_retried: AtomicU64::new(0),
             compute_idle_ns: AtomicU64::new(0),
             weight_bytes: AtomicU64::new(0),
         }
@@ -113,6 +124,11 @@ impl Gauges {
         add(&self.reads_failed, 1);
     }
 
+    /// An expert read failed on one copy of the files and is tried on another.
+    pub fn read_retried(&self) {
+        add(&self.reads_retried, 1);
+    }
+
     /// The compute seat has nothing to do from now on.
     pub fn compute_rests(&self) {
         self.idle_since_ns.store(self.now_ns().max(1), Ordering::Relaxed);
@@ -120,17 +136,30 @@ impl Gauges {
 
     /// The compute seat works again.
     pub fn compute_works(&self) {
-        add(&self.compute_idle_ns, self.resting_ns());
+        add(&self.compute_idle_ns, self.since_ns(&self.idle_since_ns));
         self.idle_since_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// Says whether reads are under way; counts the time in which they are.
+    pub fn reads_under_way(&self, reading: bool) {
+        let since = get(&self.reading_since_ns);
+        match (since, reading) {
+            (0, true) => self.reading_since_ns.store(self.now_ns().max(1), Ordering::Relaxed),
+            (0, false) | (_, true) => {}
+            (since, false) => {
+                add(&self.reading_ns, self.now_ns().saturating_sub(since));
+                self.reading_since_ns.store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// How long the present rest has lasted.
-    fn resting_ns(&self) -> u64 {
-        match get(&self.idle_since_ns) {
+    /// How long ago something began; 0 when it isn't going on.
+    fn since_ns(&self, since: &AtomicU64) -> u64 {
+        match get(since) {
             0 => 0,
             since => self.now_ns().saturating_sub(since),
         }
@@ -155,7 +184,9 @@ impl Gauges {
             hint_bytes: std::array::from_fn(|outcome| get(&self.hint_bytes[outcome])),
             bytes_read: get(&self.bytes_read),
             reads_failed: get(&self.reads_failed),
-            compute_idle_ns: get(&self.compute_idle_ns) + self.resting_ns(),
+            reads_retried: get(&self.reads_retried),
+            compute_idle_ns: get(&self.compute_idle_ns) + self.since_ns(&self.idle_since_ns),
+            reading_ns: get(&self.reading_ns) + self.since_ns(&self.reading_since_ns),
             weight_bytes: get(&self.weight_bytes),
         }
     }

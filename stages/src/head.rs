@@ -9,6 +9,7 @@ use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::limits::Limits;
 use crate::placed::PlacedRows;
+use crate::spec::ModelSpec;
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
 use crate::wave::Wave;
 use millstream_topology::arena::LayerArena;
@@ -67,6 +68,11 @@ impl Head {
     ) -> Head {
         let normed = vec![0.0; limits.logits_rows_max * table.cols];
         Head { hidden: table.cols, epsilon, norm, table, arena, normed }
+    }
+
+    /// Bytes of working memory.
+    pub fn bytes(spec: &ModelSpec, limits: &Limits) -> usize {
+        4 * limits.logits_rows_max * spec.hidden
     }
 }
 

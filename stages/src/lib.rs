@@ -9,6 +9,8 @@ pub mod kind;
 pub mod queue;
 
 #[cfg(not(loom))]
+pub mod account;
+#[cfg(not(loom))]
 mod attend;
 #[cfg(not(loom))]
 pub mod bounds;

@@ -43,6 +43,11 @@ impl Matmul {
         Matmul { layer, hidden, resident, shape, arena, waiting }
     }
 
+    /// Bytes of what waits in one layer.
+    pub fn bytes(limits: &Limits) -> usize {
+        size_of::<Matmul>() + limits.waves_max * size_of::<Option<Box<Wave>>>()
+    }
+
     fn take_wave(&mut self, mut wave: Box<Wave>, seat: &mut SeatContext) {
         let (compute, outbox) = seat.compute();
         if wave.chunk.start == 0 {

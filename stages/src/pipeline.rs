@@ -11,11 +11,11 @@ use crate::compute::{Compute, job_columns};
 use crate::foresight::{Foresight, GateView, Recording};
 use crate::gauge::Gauges;
 use crate::head::{Embed, Head};
-use crate::ids::{ExpertId, LayerId, SeatId};
+use crate::ids::{LayerId, SeatId};
 use crate::limits::{JOB_COLUMNS, Limits};
-use crate::load::{ExpertShape, LoadDesk, Loader, Reader};
+use crate::load::{ExpertShape, LoadDesk, Loader, ReadNeeds, Reader};
 use crate::matmul::Matmul;
-use crate::placed::{PlaceError, PlacedRows, Placer, SliceMap};
+use crate::placed::{PlaceError, PlacedRows, PlacedUnit, Placer, SliceMap};
 use crate::prefetch::eviction::EvictionPolicy;
 use crate::prefetch::{Lookahead, Prefetcher, Residency};
 use crate::queue::{CrewError, Executor, Ring};
@@ -116,7 +116,7 @@ pub fn executor_bounds(blueprint: &Blueprint) -> (usize, usize) {
 }
 
 /// Which seat hosts which stage.
-fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) {
+pub(crate) fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) {
     let mut seats = 1;
     let mut host = |host: SeatHost| match host {
         SeatHost::Leader => SeatId(0),
@@ -129,18 +129,6 @@ fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) {
     seat_of[StageKind::Prefetch as usize] = host(plan.residency);
     seat_of[StageKind::Load as usize] = host(plan.io);
     (seat_of, seats as usize)
-}
-
-/// Bytes of the largest expert in the files.
-fn expert_bytes(spec: &ModelSpec, source: &dyn WeightSource) -> usize {
-    let of_layer = |(layer, moe): (LayerId, &crate::spec::MoeSpec)| {
-        let of_expert = |expert| {
-            let extents = source.expert_extents(layer, ExpertId(expert));
-            extents.iter().map(|extent| extent.bytes).sum()
-        };
-        (0..moe.experts as u32).map(of_expert).max().unwrap_or(0)
-    };
-    moe_layers(spec).map(of_layer).max().unwrap_or(0)
 }
 
 fn moe_layers(spec: &ModelSpec) -> impl Iterator<Item = (LayerId, &crate::spec::MoeSpec)> {
@@ -158,14 +146,14 @@ pub fn assemble(
     reader: Box<dyn Reader>,
 ) -> Result<Assembly, StartError> {
     let Blueprint { spec, source, plan, kernels, .. } = blueprint;
-    let mut limits = blueprint.limits.clone();
-    limits.expert_bytes_max = expert_bytes(spec, &**source);
+    let limits = blueprint.limits.clone();
     let map = Arc::new(SliceMap::new(spec.slices, plan.nodes.len()));
+    let needs = ReadNeeds::new(spec, &**source, map.nodes, reader.geometry());
     let mut actors = end_actors(blueprint, &limits, &map)?;
     // From the last to the first: a layer's router looks at the gates of the layers after it.
     let mut gates = vec![];
     for layer in (0..spec.layers.len()).rev() {
-        actors.extend(layer_actors(blueprint, &limits, &map, LayerId(layer as u32), &mut gates)?);
+        actors.extend(layer_actors(blueprint, &needs, &map, LayerId(layer as u32), &mut gates)?);
     }
     let (seat_of, seats) = seats_of(plan);
     let messages = limits.messages_max();
@@ -179,7 +167,7 @@ pub fn assemble(
     };
     let gauges = Arc::new(Gauges::default());
     let mut compute = Some(Compute::new(executor, *kernels, map, plan.threads, spec, &limits));
-    let mut desk = Some(LoadDesk::new(reader, &limits));
+    let mut desk = Some(LoadDesk::new(reader, &limits, &needs).map_err(PlaceError::from)?);
     let mut made = vec![];
     for (seat, inbox) in directory.inboxes.iter().enumerate() {
         let id = SeatId(seat as u32);
@@ -207,12 +195,7 @@ fn end_actors(
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
     let Blueprint { spec, source, .. } = blueprint;
     let mut placer = Placer::new(map, spec, &**source, None);
-    let table = placer.rows(Part::Embedding, job_columns(spec.vocabulary));
-    let head = match spec.tied_head {
-        true => table.clone(),
-        false => placer.rows(Part::Head, job_columns(spec.vocabulary)),
-    };
-    let norm = placer.vector(Part::FinalNorm)?;
+    let EndWeights { table, head, norm } = EndWeights::place(&mut placer, spec)?;
     let arena = placer.finish(&blueprint.binding)?;
     let head = Head::new(head, norm, spec.final_norm_epsilon, limits, arena.clone());
     Ok(vec![Box::new(Embed::new(table, arena)), Box::new(head)])
@@ -221,17 +204,15 @@ fn end_actors(
 /// All actors of one layer, with the layer's arena.
 fn layer_actors(
     blueprint: &Blueprint,
-    limits: &Limits,
+    needs: &ReadNeeds,
     map: &Arc<SliceMap>,
     id: LayerId,
     gates: &mut Vec<GateView>,
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
-    let Blueprint { spec, source, .. } = blueprint;
+    let Blueprint { spec, source, limits, .. } = blueprint;
     let layer = &spec.layers[id.index()];
     let mut placer = Placer::new(map, spec, &**source, Some(id));
-    let attention = AttendWeights::place(&mut placer, layer)?;
-    let unit = place_unit(&mut placer, layer);
-    let gate = place_gate(&mut placer, layer)?;
+    let LayerWeights { attention, unit, gate } = LayerWeights::place(&mut placer, layer)?;
     let norm = placer.vector(Part::PostNorm)?;
     let shape = layer.moe().map(|moe| expert_shape(spec, &**source, id, moe));
     let slots = limits.slots[id.index()];
@@ -276,7 +257,9 @@ fn layer_actors(
         actors.push(Box::new(router));
         let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, residency, arena);
         actors.push(Box::new(prefetcher));
-        actors.push(Box::new(Loader::new(id, slots, source.clone(), shape, map.clone())));
+        let straight = needs.straight[id.index()];
+        let loader = Loader::new(id, slots, source.clone(), shape, map.clone(), straight);
+        actors.push(Box::new(loader));
     }
     Ok(actors)
 }
@@ -310,8 +293,49 @@ fn foresight(
     (!views.is_empty()).then(|| Foresight::of_gates(views, blueprint.spec.hidden))
 }
 
+/// What both ends of the layers hold, placed.
+pub(crate) struct EndWeights {
+    table: PlacedRows,
+    head: PlacedRows,
+    norm: Vec<f32>,
+}
+
+impl EndWeights {
+    /// Places the embedding, the head and the final norm.
+    pub(crate) fn place(
+        placer: &mut Placer<'_>,
+        spec: &ModelSpec,
+    ) -> Result<EndWeights, SourceError> {
+        let table = placer.rows(Part::Embedding, job_columns(spec.vocabulary));
+        let head = match spec.tied_head {
+            true => table.clone(),
+            false => placer.rows(Part::Head, job_columns(spec.vocabulary)),
+        };
+        Ok(EndWeights { table, head, norm: placer.vector(Part::FinalNorm)? })
+    }
+}
+
+/// What a layer holds at all times, placed.
+pub(crate) struct LayerWeights {
+    attention: AttendWeights,
+    unit: Option<PlacedUnit>,
+    gate: Option<Gate>,
+}
+
+impl LayerWeights {
+    /// Places everything but the routed experts.
+    pub(crate) fn place(
+        placer: &mut Placer<'_>,
+        layer: &LayerSpec,
+    ) -> Result<LayerWeights, SourceError> {
+        let attention = AttendWeights::place(placer, layer)?;
+        let unit = place_unit(placer, layer);
+        Ok(LayerWeights { attention, unit, gate: place_gate(placer, layer)? })
+    }
+}
+
 /// The shape of a layer's routed experts.
-fn expert_shape(
+pub(crate) fn expert_shape(
     spec: &ModelSpec,
     source: &dyn WeightSource,
     id: LayerId,
@@ -321,7 +345,7 @@ fn expert_shape(
 }
 
 /// The dense unit of a dense layer, or the shared expert.
-fn place_unit(placer: &mut Placer<'_>, layer: &LayerSpec) -> Option<crate::placed::PlacedUnit> {
+fn place_unit(placer: &mut Placer<'_>, layer: &LayerSpec) -> Option<PlacedUnit> {
     match &layer.ffn {
         FfnSpec::Dense { .. } => {
             Some(placer.unit([Part::DenseGate, Part::DenseUp, Part::DenseDown]))
@@ -351,16 +375,4 @@ impl Directory {
         let envelope = Envelope { to, message: Message::Wave(wave) };
         self.inboxes[seat.index()].deliver(tag, envelope);
     }
-}
-
-/// Bytes of one expert slot of each layer, over all nodes; 0 for dense layers.
-pub fn slot_bytes(spec: &ModelSpec, source: &dyn WeightSource, nodes: usize) -> Vec<usize> {
-    let map = SliceMap::new(spec.slices, nodes);
-    let bytes = |id: LayerId, layer: &LayerSpec| {
-        let moe = layer.moe()?;
-        let shape = expert_shape(spec, source, id, moe);
-        Some((0..nodes).map(|node| shape.part_bytes(&map, node).next_multiple_of(4096)).sum())
-    };
-    let layers = spec.layers.iter().enumerate();
-    layers.map(|(id, layer)| bytes(LayerId(id as u32), layer).unwrap_or(0)).collect()
 }

@@ -12,6 +12,7 @@ use crate::spec::ModelSpec;
 use crate::weights::{Part, Rectangle, SourceError, WeightSource};
 use millstream_kernels::{WeightFormat, Weights};
 use millstream_topology::arena::{ArenaBuilder, ArenaError, Binding, LayerArena, RegionId};
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -244,6 +245,10 @@ pub struct Placer<'a> {
     source: &'a dyn WeightSource,
     layer: Option<LayerId>,
     fills: Vec<Fill>,
+    /// Bytes of vectors, which lie outside of the arena.
+    vector_bytes: Cell<usize>,
+    /// Only sizes are wanted: vectors aren't read.
+    sizes_only: bool,
 }
 
 /// A block that is still to be read.
@@ -262,7 +267,24 @@ impl<'a> Placer<'a> {
         layer: Option<LayerId>,
     ) -> Placer<'a> {
         let builder = ArenaBuilder::new(map.nodes);
-        Placer { builder, map, spec, source, layer, fills: vec![] }
+        let vector_bytes = Cell::new(0);
+        let fills = vec![];
+        Placer { builder, map, spec, source, layer, fills, vector_bytes, sizes_only: false }
+    }
+
+    /// A placer that reads nothing: it is asked how many bytes everything takes.
+    pub fn of_sizes(
+        map: &'a SliceMap,
+        spec: &'a ModelSpec,
+        source: &'a dyn WeightSource,
+        layer: Option<LayerId>,
+    ) -> Placer<'a> {
+        Placer { sizes_only: true, ..Placer::new(map, spec, source, layer) }
+    }
+
+    /// Bytes of the vectors so far.
+    pub fn vector_bytes(&self) -> usize {
+        self.vector_bytes.get()
     }
 
     /// A vector, which every thread reads: it stays out of the arena.
@@ -272,6 +294,10 @@ impl<'a> Placer<'a> {
     pub fn vector(&self, part: Part) -> Result<Vec<f32>, SourceError> {
         let piece = self.pieces(part).remove(0);
         let shape = [piece.rows.len(), piece.cols.len()];
+        self.vector_bytes.set(self.vector_bytes.get() + 4 * shape[0] * shape[1]);
+        if self.sizes_only {
+            return Ok(vec![]);
+        }
         crate::weights::read_f32(self.source, self.layer, part, shape)
     }
 
@@ -366,7 +392,11 @@ impl<'a> Placer<'a> {
     ///
     /// # Errors
     /// When the system refuses the memory or the binding, or a tensor can't be read.
+    ///
+    /// # Panics
+    /// When the placer was made for sizes only.
     pub fn finish(self, binding: &Binding) -> Result<Arc<LayerArena>, PlaceError> {
+        assert!(!self.sizes_only, "a placer of sizes reads nothing");
         let mut arena = self.builder.build(binding)?;
         for Fill { region, part, block } in self.fills {
             self.source.read(self.layer, part, &block, arena.region_mut(region))?;

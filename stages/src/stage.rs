@@ -9,7 +9,7 @@ use crate::foresight::Guess;
 use crate::gauge::Gauges;
 use crate::ids::{ExpertId, LayerId, SeatId, Tag};
 pub use crate::kind::{ActorId, STAGES, StageKind};
-use crate::load::{LoadDesk, LoadOrder, ReadDone, ReadFault, Staging};
+use crate::load::{LoadDesk, LoadOrder, ReadFault, ReadJob};
 use crate::queue::{Parking, Ring, Tagged};
 use crate::wave::Wave;
 use millstream_topology::arena::ReadLease;
@@ -53,15 +53,15 @@ pub enum Message {
         /// Its class from now on.
         class: crate::load::LoadClass,
     },
-    /// The desk to a loader: a buffer to read into.
-    Buffer {
+    /// The desk to a loader: a job to read with.
+    Job {
         /// The slot that it is for.
         slot: Tag,
-        /// The buffer.
-        staging: Staging,
+        /// The job, idle.
+        job: Box<ReadJob>,
     },
-    /// The reader to a loader.
-    Read(ReadDone),
+    /// The reader to a loader: the job's reads are over.
+    Read(Box<ReadJob>),
     /// Loader to prefetcher: a slot is ready, or empty again.
     Loaded {
         /// The slot, in the life that was filled.

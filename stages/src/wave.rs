@@ -139,13 +139,7 @@ pub struct Wave {
 impl Wave {
     /// A wave with all its room.
     pub fn new(index: u32, spec: &ModelSpec, limits: &Limits) -> Wave {
-        let rows = limits.rows_max;
-        let moes = || spec.layers.iter().filter_map(|layer| layer.moe());
-        let top_k = moes().map(|moe| moe.top_k).max().unwrap_or(0);
-        let experts = moes().map(|moe| moe.experts).max().unwrap_or(0);
-        let union = experts.min(rows * top_k);
-        let width = selection_width(spec).min(limits.context_max);
-        let half = spec.layers.iter().map(|layer| rope_half(&layer.attention)).max().unwrap_or(0);
+        let WaveShape { rows, top_k, union, width, half } = WaveShape::new(spec, limits);
         let matrix = || vec![0.0; rows * spec.hidden];
         Wave {
             tag: Tag { index, generation: 0 },
@@ -180,6 +174,22 @@ impl Wave {
             logits: Vec::with_capacity(limits.logits_rows_max * spec.vocabulary),
             trace: WaveTrace::new(spec, limits),
         }
+    }
+
+    /// Bytes of [`Wave::new`], but for what [`Limits::trace`] keeps.
+    pub fn bytes(spec: &ModelSpec, limits: &Limits) -> usize {
+        let WaveShape { rows, top_k, union, width, half } = WaveShape::new(spec, limits);
+        let of_row = size_of::<Row>()
+            + 4 * 4 * spec.hidden
+            + 2 * 4 * half
+            + 4 * width
+            + size_of::<Option<u32>>()
+            + 4 * 4 * top_k;
+        let of_expert = size_of::<ExpertRows>() + size_of::<(u32, ReadLease)>() + 4;
+        let logits = 4 * limits.logits_rows_max * spec.vocabulary;
+        let results = limits.partial_bytes_max / 4 * 4;
+        let pages = 4 * limits.kv_pages_max;
+        size_of::<Wave>() + rows * of_row + union * of_expert + pages + results + logits
     }
 
     /// Begins the next life: no rows.
@@ -231,6 +241,36 @@ impl Wave {
         let ExpertRows { first, count, .. } = self.routing.union[union_index];
         for &row in &self.routing.rows[first as usize..(first + count) as usize] {
             self.rows[row as usize].fault.get_or_insert_with(|| fault.clone());
+        }
+    }
+}
+
+/// How much room a wave needs.
+struct WaveShape {
+    rows: usize,
+    /// Experts of a row.
+    top_k: usize,
+    /// Experts of all rows.
+    union: usize,
+    /// Positions that a row selects.
+    width: usize,
+    /// Angles of a row.
+    half: usize,
+}
+
+impl WaveShape {
+    fn new(spec: &ModelSpec, limits: &Limits) -> WaveShape {
+        let rows = limits.rows_max;
+        let moes = || spec.layers.iter().filter_map(|layer| layer.moe());
+        let top_k = moes().map(|moe| moe.top_k).max().unwrap_or(0);
+        let experts = moes().map(|moe| moe.experts).max().unwrap_or(0);
+        let half = spec.layers.iter().map(|layer| rope_half(&layer.attention)).max().unwrap_or(0);
+        WaveShape {
+            rows,
+            top_k,
+            union: experts.min(rows * top_k),
+            width: selection_width(spec).min(limits.context_max),
+            half,
         }
     }
 }

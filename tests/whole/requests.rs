@@ -1,7 +1,9 @@
 //! Requests as callers make them: ends, refusals, company, and files that fail under way.
 
 use crate::support::data;
-use millstream::engine::{Engine, EngineError, Finish, MemoryBudget, Model, Options, Request};
+use millstream::engine::{
+    Engine, EngineError, Finish, MemoryBudget, Model, Options, Request, Setup,
+};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -90,12 +92,35 @@ fn memory_that_the_system_refuses_is_an_error_and_no_abort() {
 #[test]
 fn memory_budget_decides_the_slots() {
     let model = Model::open(&tiny()).expect("the model opens");
-    let all = millstream::engine::Setup::new(&model, &Options::default()).expect("it fits");
-    assert_eq!(all.memory.slots, 24, "all experts where there is room");
-    let room = all.memory.resident + all.memory.kv + all.memory.slots_each * 7;
-    let options = Options { memory: Some(MemoryBudget::Bytes(room)), ..Options::default() };
-    let some = millstream::engine::Setup::new(&model, &options).expect("it fits");
-    assert_eq!(some.memory.slots, 7);
+    let all = Setup::new(&model, &Options::default()).expect("it fits");
+    assert!(all.memory.slots.iter().all(|&slots| slots == 0 || slots == 24), "{:?}", all.memory);
+    assert!(all.memory.slots.contains(&24), "all experts where there is room");
+    // Experts of this model are far smaller than a huge page: whole pages of them go.
+    let memory = |budget: u64| {
+        let options = Options { memory: Some(MemoryBudget::Bytes(budget)), ..Options::default() };
+        Setup::new(&model, &options).map(|setup| setup.memory)
+    };
+    let least = all.memory.total() - all.memory.bytes_of("expert slots");
+    let some = memory(least).expect("one slot a layer lies beside the resident weights");
+    assert!(some.total() <= least, "{some}");
+    assert!(some.slots.iter().all(|&slots| slots <= 24), "{some}");
+    let Err(EngineError::Memory { table }) = memory(least / 2) else { panic!("half is enough") };
+    assert!(table.prefill_chunk < table.prefill_chunk_asked, "buffers are made smaller first");
+}
+
+#[test]
+fn prompts_are_read_in_smaller_chunks_before_a_budget_is_refused() {
+    let model = Model::open(&tiny()).expect("the model opens");
+    let memory = |chunk: usize, budget: Option<u64>| {
+        let memory = budget.map(MemoryBudget::Bytes);
+        let options = Options { memory, prefill_chunk: chunk, ..Options::default() };
+        Setup::new(&model, &options).expect("it fits").memory
+    };
+    let small = memory(64, None).total();
+    assert!(memory(1024, None).total() > small);
+    let fitted = memory(1024, Some(small));
+    assert!(fitted.prefill_chunk >= 64 && fitted.prefill_chunk < 1024, "{fitted}");
+    assert!(fitted.total() <= small && fitted.warnings()[0].contains("instead of 1024"));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! How much memory this process may take: MemAvailable and every control group above us.
 //!
 //! Read from a root directory (`/`, or a fake tree in tests). Both control-group versions are read
-//! where present, also side by side; the tightest limit of the group and its ancestors counts.
+//! where present, also side by side; the tightest limit of the group and its ancestors counts. Swap
+//! counts for nothing: experts that are swapped are slower than experts that are read again.
+//! [`OwnMemory`] is what the process holds itself.
 //! NUMA tools are never asked: they count pages that the kernel hasn't set up yet as absent.
 
 use serde::Serialize;
@@ -27,7 +29,11 @@ const UNLIMITED_BYTES: u64 = 1 << 60;
 struct Version {
     /// Candidates for the mount point, below the root.
     mounts: &'static [&'static str],
-    limit: &'static str,
+    /// The limit above which allocations fail, and the one above which they are slowed down.
+    limits: &'static [&'static str],
+    /// Key in `memory.stat`: the limit of the group and its ancestors, also of those whose
+    /// directories we don't see.
+    inherited: Option<&'static str>,
     usage: &'static str,
     /// Key in `memory.stat`: file pages that the kernel drops first when the group needs memory.
     reclaimable: &'static str,
@@ -35,14 +41,16 @@ struct Version {
 
 const VERSION_1: Version = Version {
     mounts: &["sys/fs/cgroup/memory"],
-    limit: "memory.limit_in_bytes",
+    limits: &["memory.limit_in_bytes"],
+    inherited: Some("hierarchical_memory_limit"),
     usage: "memory.usage_in_bytes",
     reclaimable: "total_inactive_file",
 };
 
 const VERSION_2: Version = Version {
     mounts: &["sys/fs/cgroup", "sys/fs/cgroup/unified"],
-    limit: "memory.max",
+    limits: &["memory.max", "memory.high"],
+    inherited: None,
     usage: "memory.current",
     reclaimable: "inactive_file",
 };
@@ -93,15 +101,40 @@ impl MemoryLimits {
 /// (limit, what is left of it) of one group; `None` when it has none.
 fn group_limit(directory: &Path, version: &Version) -> Option<(u64, u64)> {
     let number = |name: &str| -> Option<u64> { read_number(directory.join(name)) };
-    let limit = number(version.limit).filter(|&bytes| bytes < UNLIMITED_BYTES)?;
-    let usage = number(version.usage).unwrap_or(0);
     let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
-    let reclaimable = stat.lines().find_map(|line| {
-        let (key, value) = line.split_once(' ')?;
-        (key == version.reclaimable).then(|| value.trim().parse::<u64>().ok())?
-    });
-    let held = usage.saturating_sub(reclaimable.unwrap_or(0));
+    let of_stat = |wanted: &str| -> Option<u64> {
+        let mut pairs = stat.lines().filter_map(|line| line.split_once(' '));
+        pairs.find(|(key, _)| *key == wanted)?.1.trim().parse().ok()
+    };
+    let own = version.limits.iter().filter_map(|&name| number(name));
+    let limit = own.chain(version.inherited.and_then(of_stat)).min();
+    let limit = limit.filter(|&bytes| bytes < UNLIMITED_BYTES)?;
+    let usage = number(version.usage).unwrap_or(0);
+    let held = usage.saturating_sub(of_stat(version.reclaimable).unwrap_or(0));
     Some((limit, limit.saturating_sub(held)))
+}
+
+/// What this process holds, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OwnMemory {
+    /// Pages of its own: what no file could give back.
+    pub anonymous_bytes: u64,
+    /// All pages that are present, those of files too.
+    pub resident_bytes: u64,
+    /// The most pages that were ever present.
+    pub resident_bytes_max: u64,
+}
+
+impl OwnMemory {
+    /// Reads `proc/self/status` below `root`; `None` where the kernel doesn't say.
+    pub fn read(root: &Path) -> Option<OwnMemory> {
+        let status = fs::read_to_string(root.join("proc/self/status")).ok()?;
+        Some(OwnMemory {
+            anonymous_bytes: meminfo_bytes(&status, "RssAnon:")?,
+            resident_bytes: meminfo_bytes(&status, "VmRSS:")?,
+            resident_bytes_max: meminfo_bytes(&status, "VmHWM:")?,
+        })
+    }
 }
 
 fn read_number(path: PathBuf) -> Option<u64> {

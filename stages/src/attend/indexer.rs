@@ -4,12 +4,12 @@
 //! (DeepSeek-V3.2 report, "lightning indexer"). The `top_k` largest are kept, equal scores by
 //! rising position. Scores are cut over rows and KV blocks, the selection over rows.
 
-use super::Attend;
+use super::{Attend, indexer_of};
 use crate::compute::{Compute, Product};
 use crate::limits::{JOB_COLUMNS, KV_BLOCK_ROWS, Limits};
 use crate::placed::{PlacedRows, Placer};
 use crate::queue::{Grid, Job, TILES_MAX, Task};
-use crate::spec::{IndexerSpec, MlaSpec};
+use crate::spec::{AttentionSpec, IndexerSpec, MlaSpec, ModelSpec};
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError};
 use millstream_kernels::{Floats, Kernels};
@@ -27,6 +27,7 @@ pub(super) struct IndexWeights {
 }
 
 /// Working memory of the indexer.
+#[derive(Default)]
 pub(super) struct IndexBuffers {
     query: Vec<f32>,
     turned: Vec<f32>,
@@ -51,22 +52,51 @@ impl IndexWeights {
 }
 
 impl IndexBuffers {
-    /// Room for the largest wave; empty without an indexer.
-    pub(super) fn new(indexer: Option<&IndexerSpec>, limits: &Limits) -> IndexBuffers {
-        let (heads, dim) = indexer.map_or((0, 0), |indexer| (indexer.heads, indexer.dim));
+    /// Room for the largest wave in any layer; empty without an indexer.
+    pub(super) fn new(model: &ModelSpec, limits: &Limits) -> IndexBuffers {
+        let [query, dim, heads] = widths(model);
         let room = |width: usize| vec![0.0; limits.rows_max * width];
-        let scores = match indexer {
-            Some(_) => limits.index_scores_max.min(limits.context_max * limits.rows_max),
-            None => 0,
-        };
+        let [scores, order] = score_lens(model, limits);
         IndexBuffers {
-            query: room(heads * dim),
-            turned: room(heads * dim),
+            query: room(query),
+            turned: room(query),
             key: room(dim),
             normed: vec![0.0; dim],
             weights: room(heads),
             scores: vec![0.0; scores],
-            order: vec![0.0; if scores > 0 { limits.context_max } else { 0 }],
+            order: vec![0.0; order],
+        }
+    }
+
+    /// Bytes of [`IndexBuffers::new`].
+    pub(super) fn bytes(model: &ModelSpec, limits: &Limits) -> usize {
+        let [query, dim, heads] = widths(model);
+        let of_rows = limits.rows_max * (2 * query + dim + heads);
+        4 * (of_rows + dim + score_lens(model, limits).iter().sum::<usize>())
+    }
+}
+
+fn indexers(model: &ModelSpec) -> impl Iterator<Item = &IndexerSpec> {
+    model.layers.iter().filter_map(|layer| {
+        let AttentionSpec::Mla(mla) = &layer.attention;
+        indexer_of(mla)
+    })
+}
+
+/// Of the widest indexer each: its query, its key, its heads.
+fn widths(model: &ModelSpec) -> [usize; 3] {
+    indexers(model).fold([0; 3], |[query, dim, heads], indexer| {
+        [query.max(indexer.heads * indexer.dim), dim.max(indexer.dim), heads.max(indexer.heads)]
+    })
+}
+
+/// Elements of the scores that are held at once, and of one row's in order.
+fn score_lens(model: &ModelSpec, limits: &Limits) -> [usize; 2] {
+    match indexers(model).next() {
+        None => [0, 0],
+        Some(_) => {
+            let all = limits.context_max.saturating_mul(limits.rows_max.min(ROWS_PER_GROUP));
+            [limits.index_scores_max.min(all), limits.context_max]
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! One actor a layer. It owns the layer's KV pages and weights; a wave comes in with the residual
 //! stream and goes on with the residual stream after attention and the normed state for the FFN.
+//! Working memory is the compute seat's, one for all layers, and is lent for each wave.
 //! Attention runs in absorbed form for one row and for many (DeepSeek-V2, arXiv 2405.04434,
 //! appendix; the order of sums is docs/determinism.md).
 
@@ -29,6 +30,7 @@ pub struct Attend {
     hidden: usize,
     keys: Keys,
     weights: AttendWeights,
+    /// The compute seat's while a wave is handled, else empty.
     buffers: Buffers,
     arena: Arc<LayerArena>,
 }
@@ -51,8 +53,9 @@ pub struct AttendWeights {
     index: Option<indexer::IndexWeights>,
 }
 
-/// Working memory of one wave's attention. `[rows, ..]` each.
-struct Buffers {
+/// Working memory of one wave's attention, for the widest layer. `[rows, ..]` each.
+#[derive(Default)]
+pub struct Buffers {
     query_low: Vec<f32>,
     query: Vec<f32>,
     key_low: Vec<f32>,
@@ -60,6 +63,59 @@ struct Buffers {
     out: Vec<f32>,
     normed: Vec<f32>,
     index: indexer::IndexBuffers,
+}
+
+impl Buffers {
+    /// Room for the largest wave in any layer.
+    pub fn new(model: &ModelSpec, limits: &Limits) -> Buffers {
+        let room = |width: fn(&MlaSpec) -> usize| vec![0.0; limits.rows_max * widest(model, width)];
+        Buffers {
+            query_low: room(query_low_width),
+            query: room(query_width),
+            key_low: room(key_low_width),
+            context: room(context_width),
+            out: vec![0.0; limits.rows_max * model.hidden],
+            normed: vec![0.0; widest(model, normed_width)],
+            index: indexer::IndexBuffers::new(model, limits),
+        }
+    }
+
+    /// Bytes of [`Buffers::new`].
+    pub fn bytes(model: &ModelSpec, limits: &Limits) -> usize {
+        let widths = [query_low_width, query_width, key_low_width, context_width];
+        let of_row: usize = widths.into_iter().map(|width| widest(model, width)).sum();
+        let elements = limits.rows_max * (of_row + model.hidden) + widest(model, normed_width);
+        4 * elements + indexer::IndexBuffers::bytes(model, limits)
+    }
+}
+
+fn query_low_width(mla: &MlaSpec) -> usize {
+    mla.query_rank
+}
+
+fn query_width(mla: &MlaSpec) -> usize {
+    mla.heads * (mla.nope_dim + mla.rope_dim)
+}
+
+fn key_low_width(mla: &MlaSpec) -> usize {
+    mla.latent_rank + mla.rope_dim
+}
+
+fn context_width(mla: &MlaSpec) -> usize {
+    mla.heads * mla.value_dim
+}
+
+fn normed_width(mla: &MlaSpec) -> usize {
+    mla.query_rank.max(mla.latent_rank)
+}
+
+/// The largest of a width over all layers.
+fn widest(model: &ModelSpec, width: fn(&MlaSpec) -> usize) -> usize {
+    let of = |layer: &LayerSpec| {
+        let AttentionSpec::Mla(mla) = &layer.attention;
+        width(mla)
+    };
+    model.layers.iter().map(of).max().unwrap_or(0)
 }
 
 /// f32 elements of scratch for one attention job.
@@ -111,17 +167,7 @@ impl Attend {
         let AttentionSpec::Mla(mla) = &spec.attention;
         // The largest by far comes first, so that a refusal is told and not died of.
         let keys = Keys::new(mla, limits.kv_pages_max)?;
-        let rows = limits.rows_max;
-        let room = |width: usize| vec![0.0; rows * width];
-        let buffers = Buffers {
-            query_low: room(mla.query_rank),
-            query: room(mla.heads * (mla.nope_dim + mla.rope_dim)),
-            key_low: room(mla.latent_rank + mla.rope_dim),
-            context: room(mla.heads * mla.value_dim),
-            out: room(model.hidden),
-            normed: vec![0.0; mla.query_rank.max(mla.latent_rank)],
-            index: indexer::IndexBuffers::new(indexer_of(mla), limits),
-        };
+        let buffers = Buffers::default();
         Some(Attend { layer, hidden: model.hidden, keys, weights, buffers, arena, spec })
     }
 
@@ -257,7 +303,9 @@ impl Stage for Attend {
         };
         let timer = StageTimer::start();
         let (compute, outbox) = seat.compute();
+        std::mem::swap(&mut self.buffers, &mut compute.attention);
         self.attend(&mut wave, compute);
+        std::mem::swap(&mut self.buffers, &mut compute.attention);
         let next = match self.spec.moe() {
             Some(_) => StageKind::Router,
             None => StageKind::Matmul,

@@ -115,6 +115,11 @@ impl Cursor {
         (lead, cursor)
     }
 
+    /// Bytes of a cursor for batches of up to so many jobs.
+    pub const fn bytes(jobs_max: usize) -> usize {
+        size_of::<Cursor>() + 2 * jobs_max * size_of::<UnsafeCell<JobCell>>()
+    }
+
     /// The word now. Relaxed: it is a hint for a claim, which orders by itself.
     pub(super) fn load(&self) -> Word {
         Word::unpack(self.word.0.load(Ordering::Relaxed))

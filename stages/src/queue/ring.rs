@@ -65,6 +65,11 @@ impl<T> Ring<T> {
         }
     }
 
+    /// Bytes of a ring for so many messages.
+    pub const fn bytes(capacity: usize) -> usize {
+        size_of::<Ring<T>>() + capacity * size_of::<Cell<T>>()
+    }
+
     /// How many messages fit.
     pub fn capacity(&self) -> usize {
         self.cells.len()

@@ -63,7 +63,8 @@ struct Fed {
 }
 
 impl World {
-    /// The small model, in f32 for even seeds and in integers for odd ones, and its references.
+    /// The small model, in f32 tensor by tensor for even seeds, in integers and laid out as slots
+    /// for odd ones, and its references.
     pub fn new() -> World {
         let scale = ScaleType::F32;
         let integers = RandomFormats {
@@ -74,13 +75,15 @@ impl World {
                 WeightFormat::Int2Row(scale),
             ],
         };
-        World { cases: [Case::new(WeightFormat::F32.into()), Case::new(integers)] }
+        let tensors = RandomModel::new(small_spec(), 42, WeightFormat::F32);
+        let packed = RandomModel::packed(small_spec(), 42, integers);
+        World { cases: [tensors, packed].map(Case::new) }
     }
 }
 
 impl Case {
-    fn new(formats: RandomFormats) -> Case {
-        let model = Arc::new(RandomModel::new(small_spec(), 42, formats));
+    fn new(model: RandomModel) -> Case {
+        let model = Arc::new(model);
         let expected = SEQUENCES
             .iter()
             .map(|tokens| {

@@ -10,7 +10,7 @@ use super::layout::Span;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 /// Alignment of segments: the size of a huge page on x86-64 and on arm64 with 4 KiB pages.
-pub(super) const SEGMENT_ALIGN_BYTES: usize = 2 << 20;
+pub const SEGMENT_ALIGN_BYTES: usize = 2 << 20;
 
 /// An anonymous mapping; offsets count from its first 2 MiB border.
 #[derive(Debug)]

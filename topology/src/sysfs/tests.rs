@@ -257,3 +257,42 @@ fn version_1_unlimited_is_no_limit_and_overdrawn_leaves_nothing() {
         .file("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "5000");
     assert_eq!(tree.probe().memory.available_bytes, Some(0));
 }
+
+#[test]
+fn version_2_limit_that_slows_down_counts_as_a_limit() {
+    let memory = Tree::new()
+        .meminfo(1 << 20, 1 << 20)
+        .file("proc/self/cgroup", "0::/a")
+        .file("sys/fs/cgroup/a/memory.max", "1000000")
+        .file("sys/fs/cgroup/a/memory.high", "800000")
+        .file("sys/fs/cgroup/a/memory.current", "300000")
+        .file("sys/fs/cgroup/a/memory.swap.max", "5000000")
+        .probe()
+        .memory;
+    assert_eq!(memory.cgroup_limit_bytes, Some(800_000));
+    assert_eq!(memory.available_bytes, Some(500_000), "swap adds nothing");
+}
+
+#[test]
+fn version_1_limit_of_an_ancestor_out_of_sight_counts() {
+    let memory = Tree::new()
+        .meminfo(1 << 20, 1 << 20)
+        .file("proc/self/cgroup", "5:memory:/a")
+        .file("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712")
+        .file("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "200000")
+        .file(
+            "sys/fs/cgroup/memory/a/memory.stat",
+            "cache 7\nhierarchical_memory_limit 600000\ntotal_inactive_file 50000",
+        )
+        .probe()
+        .memory;
+    assert_eq!(memory.cgroup_limit_bytes, Some(600_000));
+    assert_eq!(memory.available_bytes, Some(450_000));
+}
+
+#[test]
+fn own_memory_is_what_the_kernel_says_of_us() {
+    let own = crate::memory::OwnMemory::read(std::path::Path::new("/")).expect("Linux says");
+    assert!(own.anonymous_bytes > 0 && own.anonymous_bytes < own.resident_bytes, "{own:?}");
+    assert!(own.resident_bytes <= own.resident_bytes_max, "{own:?}");
+}
