@@ -6,8 +6,9 @@ use crate::engine::{
     DirectChoice, IO_DEPTH_DEFAULT, IO_DEPTH_MAX, IoChoice, MemoryBudget, Options, READERS_DEFAULT,
     READERS_MAX, ReadOptions,
 };
-use clap::Args;
+use crate::learn::UseFile;
 use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
 use millstream_kernels::Isa;
 use millstream_stages::foresight::Recording;
 use millstream_stages::prefetch::eviction::{EVICTIONS, EvictionPolicy};
@@ -90,6 +91,10 @@ pub struct EngineFlags {
     /// Which expert goes when a slot is needed: recency, frequency, least-stale or mixed
     #[arg(long, env = "MILLSTREAM_EVICTION", default_value = "frequency", value_parser = parse_eviction)]
     pub eviction: EvictionPolicy,
+    /// Whether uses of experts are counted from session to session, so that the next one starts with
+    /// the most used in memory [default: on, off for the model inside]
+    #[arg(long, env = "MILLSTREAM_LEARN", value_name = "on|off")]
+    pub learn: Option<LearnChoice>,
     /// Prompt tokens that are read at once
     #[arg(
         long,
@@ -118,7 +123,32 @@ pub struct EngineFlags {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IsaChoice(pub Option<Isa>);
 
+/// The value of `--learn`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LearnChoice {
+    /// Learn.
+    On,
+    /// Neither use nor keep what was learned.
+    Off,
+}
+
 impl EngineFlags {
+    /// Where uses of experts are kept; nowhere if nothing is to be learned, or, with a word, if
+    /// no place can be had.
+    pub fn use_file(&self, model: &ModelFlag, directory: &Path) -> Option<UseFile> {
+        let usual = if model.model.is_some() { LearnChoice::On } else { LearnChoice::Off };
+        if self.learn.unwrap_or(usual) == LearnChoice::Off {
+            return None;
+        }
+        let refused = match UseFile::of_model(directory) {
+            Ok(Some(file)) => return Some(file),
+            Ok(None) => "neither the model's directory nor a state directory can be written".into(),
+            Err(error) => error.to_string(),
+        };
+        super::say(&format!("warning: uses of experts aren't learned: {refused}"));
+        None
+    }
+
     /// What is checked of a pack's weights as they are read.
     pub fn checks(&self) -> PackChecks {
         PackChecks { experts: self.verify_reads, ..PackChecks::default() }
