@@ -47,3 +47,52 @@ fn next_uses(layer: &LayerTrace) -> Vec<usize> {
     }
     next_use
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::Traces;
+    use std::path::Path;
+
+    /// The fewest misses from here on, by trying every set that may be kept.
+    fn fewest_misses(steps: &[Vec<u32>], held: u32, slots: u32) -> u32 {
+        let Some((step, rest)) = steps.split_first() else { return 0 };
+        let wanted = step.iter().fold(0, |wanted, expert| wanted | 1u32 << expert);
+        let missed = (wanted & !held).count_ones();
+        let mut fewest = u32::MAX;
+        let all = held | wanted;
+        for kept in 0..=all {
+            let allowed = kept & !all == 0 && kept & wanted == wanted;
+            if allowed && kept.count_ones() == slots.min(all.count_ones()) {
+                fewest = fewest.min(fewest_misses(rest, kept, slots));
+            }
+        }
+        missed + fewest
+    }
+
+    #[test]
+    fn no_choice_of_victims_misses_less() {
+        let mut state = 1u64;
+        for _ in 0..40 {
+            let mut draw = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) as u32 % 6
+            };
+            let mut steps = vec![];
+            for _ in 0..9 {
+                let first = draw();
+                steps.push(vec![first, (first + 1 + draw() % 5) % 6]);
+            }
+            let position = |(position, experts): (usize, &Vec<u32>)| serde_json::json!({"position": position, "experts": [experts]});
+            let file: Vec<_> = steps.iter().enumerate().map(position).collect();
+            let text = serde_json::to_string(&file).expect("JSON");
+            let mut traces = Traces::default();
+            traces.read(Path::new("a trace"), text.as_bytes()).expect("a trace");
+            for slots in 2..=4 {
+                let hits = optimum(&traces.layers()[0], slots as usize);
+                let misses = hits.decode_uses - hits.decode_hits;
+                assert_eq!(misses, u64::from(fewest_misses(&steps, 0, slots)), "{steps:?}");
+            }
+        }
+    }
+}
