@@ -1,5 +1,6 @@
 //! Millstream: runs Mixture-of-Experts models whose experts do not fit in memory.
 
+pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod convert;

@@ -1,6 +1,6 @@
 //! Steady decode allocates nothing: not the stages, not the loader, not the engine.
 
-use millstream::engine::{Engine, Model, Options, Request};
+use millstream::engine::{Engine, Model, OpenedReader, Options, Request};
 use millstream::sampler::Sampling;
 use millstream_kernels::WeightFormat;
 use millstream_stages::prefetch::Lookahead;
@@ -31,7 +31,10 @@ fn allocations_in_decode(slots: usize, sampling: Sampling) -> usize {
     let engine_model = Model {
         spec: model.spec.clone(),
         source: model.clone(),
-        reader: Box::new(move |reads| Box::new(MemoryReader::new(source.clone(), reads))),
+        reader: Box::new(move |_| {
+            let reader = Box::new(MemoryReader::new(source.clone()));
+            Ok(OpenedReader { reader, words: String::new(), warnings: vec![], is_light: false })
+        }),
         resident_bytes: 0,
         stop_ids: vec![],
         warnings: vec![],
@@ -39,7 +42,7 @@ fn allocations_in_decode(slots: usize, sampling: Sampling) -> usize {
     let options = Options {
         threads: Some(2),
         experts_per_layer: Some(slots),
-        lookahead: Lookahead::Repeat,
+        lookahead: Lookahead::GateTwice,
         ..Options::default()
     };
     let engine = Engine::start(engine_model, &options).expect("the engine starts");

@@ -2,13 +2,15 @@
 //!
 //! Alone in its binary and one test after the other: it looks at the whole process.
 
-use millstream::engine::{Engine, MemoryBudget, MemoryTable, Model, Options, Request, Setup};
+use millstream::engine::{
+    Engine, MemoryBudget, MemoryTable, Model, OpenedReader, Options, Request, Setup,
+};
 use millstream_kernels::WeightFormat;
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
 use millstream_stages::load::ExpertShape;
 use millstream_stages::simulation::{MemoryReader, RandomModel, small_spec};
 use millstream_stages::spec::{AttentionSpec, FfnSpec, ModelSpec};
-use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, WeightSource};
+use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, Staged, WeightSource};
 use millstream_topology::memory::OwnMemory;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
@@ -54,7 +56,10 @@ impl Repeating {
         Model {
             spec: self.spec.clone(),
             source: self.clone(),
-            reader: Box::new(move |reads| Box::new(MemoryReader::new(stored.clone(), reads))),
+            reader: Box::new(move |_| {
+                let reader = Box::new(MemoryReader::new(stored.clone()));
+                Ok(OpenedReader { reader, words: String::new(), warnings: vec![], is_light: false })
+            }),
             resident_bytes: 0,
             stop_ids: vec![],
             warnings: vec![],
@@ -110,10 +115,10 @@ impl WeightSource for Repeating {
         expert: ExpertId,
         shape: &ExpertShape,
         slice: usize,
-        staging: &[u8],
+        staged: Staged<'_>,
         out: &mut [u8],
     ) {
-        self.stored.unpack_slice(layer, stored(expert), shape, slice, staging, out);
+        self.stored.unpack_slice(layer, stored(expert), shape, slice, staged, out);
     }
 
     fn file_name(&self, file: FileId) -> String {
@@ -132,7 +137,7 @@ fn counted_bytes() -> i64 {
 
 /// What the table says of memory outside of arenas.
 fn accounted_bytes(table: &MemoryTable) -> i64 {
-    let rows = ["KV", "waves and buffers", "threads' scratch", "reads in flight"];
+    let rows = ["KV", "waves and buffers", "threads' scratch"];
     let rows = rows.iter().map(|row| table.bytes_of(row)).sum::<u64>();
     (rows + table.bytes_of("queues and tables")) as i64
 }

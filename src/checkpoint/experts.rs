@@ -11,7 +11,7 @@ use super::rows::{is_floats, lay_out};
 use super::stored::{Run, StoredTensor};
 use millstream_kernels::{FileMatrix, WeightFormat};
 use millstream_stages::load::{EXPERT_MATRICES, ExpertMatrix, ExpertShape};
-use millstream_stages::weights::Extent;
+use millstream_stages::weights::{Extent, Staged};
 
 /// The routed experts of one layer.
 #[derive(Debug)]
@@ -28,12 +28,19 @@ struct ExpertPlan {
     tensors: [StagedTensor; 3],
 }
 
-/// A tensor and where its bytes are within the staging buffer.
+/// A tensor and where its bytes are: extents, and places within them.
 #[derive(Debug)]
 struct StagedTensor {
     stored: StoredTensor,
-    weights_at: usize,
-    scales_at: usize,
+    weights_at: StagedAt,
+    scales_at: StagedAt,
+}
+
+/// Where something is in what was read.
+#[derive(Clone, Copy, Debug, Default)]
+struct StagedAt {
+    extent: usize,
+    offset: usize,
 }
 
 /// An expert that is stored otherwise than the first of its layer.
@@ -105,14 +112,13 @@ impl LayerExperts {
         expert: usize,
         shape: &ExpertShape,
         slice: usize,
-        staging: &[u8],
+        staged: Staged<'_>,
         out: &mut [u8],
     ) {
         assert_eq!(shape.formats, self.formats, "the slot was made for these experts");
         assert_eq!(out.len(), shape.slice_bytes(), "a whole slice");
         let plan = &self.experts[expert];
-        let staged: usize = plan.extents.iter().map(|extent| extent.bytes).sum();
-        assert_eq!(staging.len(), staged, "staging holds exactly the expert's extents");
+        assert_eq!(staged.len(), plan.extents.len(), "exactly the expert's extents are staged");
         let (width, mut done) = (shape.slice_width(), 0);
         let of_slice = slice * width..(slice + 1) * width;
         for matrix in EXPERT_MATRICES {
@@ -123,7 +129,7 @@ impl LayerExperts {
                 ExpertMatrix::Gate | ExpertMatrix::Up => (of_slice.clone(), 0..shape.hidden),
                 ExpertMatrix::Down => (0..shape.hidden, of_slice.clone()),
             };
-            let file = plan.tensors[matrix as usize].in_file_layout(staging);
+            let file = plan.tensors[matrix as usize].in_file_layout(staged);
             lay_out(&file, self.formats[matrix as usize], rows, cols, &mut out[range]);
         }
         out[done..].fill(0);
@@ -147,12 +153,17 @@ impl ExpertPlan {
             }
         }
         extents.shrink_to_fit();
-        let staged_at = |wanted: Run| -> usize {
-            runs.iter().take_while(|run| **run != wanted).map(|run| run.bytes).sum()
+        let staged_at = |wanted: Run| -> StagedAt {
+            let holds = |extent: &Extent| {
+                extent.file == wanted.file
+                    && (extent.offset..extent.offset + extent.bytes as u64).contains(&wanted.offset)
+            };
+            let extent = extents.iter().position(holds).expect("every run is in an extent");
+            StagedAt { extent, offset: (wanted.offset - extents[extent].offset) as usize }
         };
         let tensors = tensors.map(|stored| StagedTensor {
             weights_at: staged_at(stored.weights),
-            scales_at: stored.scales.map_or(0, staged_at),
+            scales_at: stored.scales.map_or(StagedAt::default(), staged_at),
             stored,
         });
         ExpertPlan { extents, tensors }
@@ -161,15 +172,16 @@ impl ExpertPlan {
 
 impl StagedTensor {
     /// The tensor within what was read.
-    fn in_file_layout<'a>(&self, staging: &'a [u8]) -> FileMatrix<'a> {
+    fn in_file_layout<'a>(&self, staged: Staged<'a>) -> FileMatrix<'a> {
         let StoredTensor { format, rows, cols, weights, scales } = self.stored;
         let scale_bytes = scales.map_or(0, |run| run.bytes);
+        let bytes = |at: StagedAt| &staged.extent(at.extent)[at.offset..];
         FileMatrix {
             format,
             rows,
             cols,
-            weights: &staging[self.weights_at..][..weights.bytes],
-            scales: &staging[self.scales_at..][..scale_bytes],
+            weights: &bytes(self.weights_at)[..weights.bytes],
+            scales: &bytes(self.scales_at)[..scale_bytes],
         }
     }
 }

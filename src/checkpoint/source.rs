@@ -18,7 +18,7 @@ use crate::families::{self, Blueprint, ConfigReader, Quantisation};
 use millstream_kernels::{FileMatrix, WeightFormat};
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
 use millstream_stages::load::{ExpertMatrix, ExpertShape};
-use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, WeightSource};
+use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, Staged, WeightSource};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -166,10 +166,10 @@ impl WeightSource for ModelFiles {
         expert: ExpertId,
         shape: &ExpertShape,
         slice: usize,
-        staging: &[u8],
+        staged: Staged<'_>,
         out: &mut [u8],
     ) {
-        self.expert_layer(layer).unpack_slice(expert.index(), shape, slice, staging, out);
+        self.expert_layer(layer).unpack_slice(expert.index(), shape, slice, staged, out);
     }
 
     fn file_name(&self, file: FileId) -> String {

@@ -2,14 +2,19 @@
 
 use super::Failure;
 use crate::checkpoint::pack::PackChecks;
-use crate::engine::{MemoryBudget, Options};
+use crate::engine::{
+    DirectChoice, IO_DEPTH_DEFAULT, IO_DEPTH_MAX, IoChoice, MemoryBudget, Options, READERS_DEFAULT,
+    READERS_MAX, ReadOptions,
+};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_kernels::Isa;
+use millstream_stages::foresight::Recording;
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
 use millstream_topology::TopologyArg;
 use millstream_topology::memory::OwnMemory;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Longest prompt chunk that may be asked for, in rows.
 const PREFILL_CHUNK_MAX: usize = 4096;
@@ -73,9 +78,14 @@ pub struct EngineFlags {
     /// weights always are); models that aren't packs have none
     #[arg(long, env = "MILLSTREAM_VERIFY_READS", value_parser = FalseyValueParser::new())]
     pub verify_reads: bool,
-    /// How experts are guessed ahead: off or repeat
+    /// How experts are guessed ahead: off, repeat (those of the last step), gate (the next layer's
+    /// gate is asked early), gate2 (those of two layers) or auto (gate, where it pays)
     #[arg(long, env = "MILLSTREAM_LOOKAHEAD", default_value = "off", value_parser = parse_lookahead)]
     pub lookahead: Lookahead,
+    /// Guess from a --trace of an earlier run instead: right wherever this run repeats it, which
+    /// shows what guessing can gain at most
+    #[arg(long, env = "MILLSTREAM_FORESEE", value_name = "FILE", conflicts_with = "lookahead")]
+    pub foresee: Option<PathBuf>,
     /// Prompt tokens that are read at once
     #[arg(
         long,
@@ -85,6 +95,19 @@ pub struct EngineFlags {
         value_name = "N"
     )]
     pub prefill_chunk: usize,
+    /// How experts are read: io_uring, threads with pread, or what the system allows: auto, uring,
+    /// pread
+    #[arg(long, env = "MILLSTREAM_IO", default_value = "auto", value_parser = parse_io)]
+    pub io: IoChoice,
+    /// Whether reads pass the page cache (O_DIRECT): auto, on, off
+    #[arg(long, env = "MILLSTREAM_DIRECT", default_value = "auto", value_parser = parse_direct)]
+    pub direct: DirectChoice,
+    /// Reads in flight with io_uring
+    #[arg(long, env = "MILLSTREAM_IO_DEPTH", default_value_t = IO_DEPTH_DEFAULT, value_name = "N")]
+    pub io_depth: usize,
+    /// Threads that read with pread
+    #[arg(long, env = "MILLSTREAM_READERS", default_value_t = READERS_DEFAULT, value_name = "N")]
+    pub readers: usize,
 }
 
 /// The value of `--isa`; none is `auto`.
@@ -110,6 +133,11 @@ impl EngineFlags {
                 "--experts-per-layer 0: one slot a layer is the least".into(),
             ));
         }
+        let recording = self.foresee.as_deref().map(read_recording).transpose()?;
+        let within = |flag: &str, value: usize, most: usize| match (1..=most).contains(&value) {
+            true => Ok(value),
+            false => Err(Failure::Usage(format!("{flag} {value}: use 1 to {most}"))),
+        };
         Ok(Options {
             topology: self.topology.clone(),
             threads: self.threads,
@@ -119,7 +147,17 @@ impl EngineFlags {
             context: self.context,
             isa: self.isa.0,
             prefill_chunk: self.prefill_chunk,
-            lookahead: self.lookahead,
+            lookahead: match recording {
+                Some(_) => Lookahead::Recorded,
+                None => self.lookahead,
+            },
+            recording: recording.map(Arc::new),
+            reads: ReadOptions {
+                io: self.io,
+                direct: self.direct,
+                io_depth: within("--io-depth", self.io_depth, IO_DEPTH_MAX)?,
+                readers: within("--readers", self.readers, READERS_MAX)?,
+            },
             ..Options::default()
         })
     }
@@ -132,10 +170,43 @@ fn parse_isa(text: &str) -> Result<IsaChoice, String> {
     }
 }
 
+fn parse_io(text: &str) -> Result<IoChoice, String> {
+    match text {
+        "auto" => Ok(IoChoice::Auto),
+        "uring" => Ok(IoChoice::Uring),
+        "pread" => Ok(IoChoice::Pread),
+        _ => Err("use one of auto, uring, pread".to_owned()),
+    }
+}
+
+fn parse_direct(text: &str) -> Result<DirectChoice, String> {
+    match text {
+        "auto" => Ok(DirectChoice::Auto),
+        "on" => Ok(DirectChoice::On),
+        "off" => Ok(DirectChoice::Off),
+        _ => Err("use one of auto, on, off".to_owned()),
+    }
+}
+
 fn parse_lookahead(text: &str) -> Result<Lookahead, String> {
     let known = || LOOKAHEADS.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
     let found = LOOKAHEADS.iter().find(|(_, name, _)| *name == text);
     found.map(|found| found.0).ok_or_else(|| format!("use one of {}", known()))
+}
+
+/// What `--trace` wrote: the experts by position and layer.
+fn read_recording(file: &Path) -> Result<Recording, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Position {
+        experts: Vec<Vec<u32>>,
+    }
+    let place = |error: &dyn std::fmt::Display| {
+        let file = file.display();
+        Failure::Failed(format!("--foresee {file}: {error}; name a file that `run --trace` wrote"))
+    };
+    let text = std::fs::read(file).map_err(|error| place(&error))?;
+    let positions: Vec<Position> = serde_json::from_slice(&text).map_err(|error| place(&error))?;
+    Ok(Recording { positions: positions.into_iter().map(|position| position.experts).collect() })
 }
 
 /// `20GiB`, `1.5GB`, `4096` (bytes) or `80%`.

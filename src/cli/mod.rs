@@ -81,6 +81,7 @@ impl From<EngineError> for Failure {
             | E::NoTrace
             | E::Topology(_) => Failure::Usage(error.to_string()),
             E::Open(_)
+            | E::Reads(_)
             | E::Arena(_)
             | E::Start(_)
             | E::Sampling(_)

@@ -33,7 +33,8 @@ impl From<TopologyError> for Failure {
 /// Runs the command.
 pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
     let machine = probe(&args.topology.source)?;
-    let request = PlanRequest { threads: args.threads, spin_us: args.spin_us, nodes: None };
+    let request =
+        PlanRequest { threads: args.threads, spin_us: args.spin_us, ..PlanRequest::default() };
     let plan = policy::plan(&machine, args.topology.policy, &request)?;
     if args.json {
         let object = serde_json::json!({

@@ -6,6 +6,7 @@
 //! | `options.rs` | from what the user asked to plan, limits and memory |
 //! | `budget/` | what memory the process may hold, and how many experts that leaves |
 //! | `ceilings.rs`, `bandwidth.rs` | how fast a model could run at best |
+//! | `reads.rs` | how its files are read |
 //! | `request.rs`, `statistics.rs` | what goes in and what comes out |
 //! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
 //!
@@ -17,6 +18,7 @@ mod budget;
 mod ceilings;
 mod model;
 mod options;
+mod reads;
 mod request;
 mod scheduler;
 mod sequence;
@@ -26,8 +28,12 @@ pub use budget::{MemoryBudget, MemoryRow, MemoryTable};
 pub use ceilings::{Ceilings, TokenBytes};
 pub use model::{Model, ReaderMaker};
 pub use options::{Options, Setup};
+pub use reads::{
+    DirectChoice, FileToRead, IO_DEPTH_DEFAULT, IO_DEPTH_MAX, IoChoice, OpenedReader,
+    READERS_DEFAULT, READERS_MAX, ReadOptions, ReadsError, open_reader,
+};
 pub use request::{Answer, Finish, PositionTrace, Request};
-pub use statistics::Statistics;
+pub use statistics::{DecodeFigures, Statistics};
 
 use crate::checkpoint::OpenError;
 use crate::sampler::SamplingError;
@@ -36,11 +42,14 @@ use millstream_kernels::Isa;
 use millstream_stages::load::ReadFault;
 use millstream_stages::pipeline::{Blueprint, StartError};
 use millstream_stages::threads::Pipeline;
+use millstream_stages::uses::UseCounts;
 use millstream_topology::TopologyError;
 use millstream_topology::arena::{ArenaError, Binding};
+use millstream_topology::plan::SeatHost;
 use scheduler::{Command, Scheduler};
 use sequence::Event;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Why the engine can't do what was asked.
@@ -52,6 +61,9 @@ pub enum EngineError {
     /// The machine or the plan can't be had.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// Files can't be read as asked.
+    #[error(transparent)]
+    Reads(#[from] ReadsError),
     /// Memory can't be bound.
     #[error(transparent)]
     Arena(#[from] ArenaError),
@@ -156,10 +168,11 @@ impl Engine {
         warnings.extend(setup.machine.warnings.iter().cloned());
         warnings.extend(binding.warning().map(str::to_owned));
         warnings.extend(setup.memory.warnings());
+        warnings.extend(setup.reads.warnings.iter().cloned());
         let start_line = start_line(&setup);
-        let reads_max = setup.limits.reads_max;
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
+        let uses = Arc::new(UseCounts::new(&model.spec));
         let blueprint = Blueprint {
             spec: model.spec,
             source: model.source,
@@ -167,9 +180,12 @@ impl Engine {
             limits: setup.limits,
             kernels: setup.kernels,
             lookahead: options.lookahead,
+            recording: options.recording.clone(),
+            eviction: options.eviction,
+            uses,
             binding,
         };
-        let pipeline = Pipeline::start(&blueprint, (model.reader)(reads_max))?;
+        let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;
         warnings.extend(pipeline.warnings());
         let (commands, receiver) = unbounded();
         let scheduler = Scheduler::new(pipeline, vocabulary, receiver);
@@ -286,7 +302,7 @@ fn start_line(setup: &Setup) -> String {
     let plan = &setup.plan;
     let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     format!(
-        "{}; {} kernels, policy {}, {} on {}{}, spin {} us; {}",
+        "{}; {} kernels, policy {}, {} on {}{}, spin {} us; {}{}; {}",
         plan.machine_summary,
         setup.kernels.isa(),
         plan.policy,
@@ -294,6 +310,8 @@ fn start_line(setup: &Setup) -> String {
         count(plan.nodes.len(), "node"),
         if plan.virtual_nodes { " (virtual: not this machine's)" } else { "" },
         plan.spin_us,
+        setup.reads.words,
+        if plan.io == SeatHost::Leader { " on the leading thread" } else { "" },
         setup.limits
     )
 }

@@ -1,19 +1,19 @@
 //! A model that the engine can start: spec, weights and a reader of its files.
 
 use super::EngineError;
+use super::reads::{FileToRead, OpenedReader, ReadOptions, ReadsError, open_reader};
 use crate::checkpoint::ModelFiles;
 use crate::checkpoint::describe::resident_bytes;
 use crate::checkpoint::pack::{PackChecks, PackFiles};
 use crate::families::Blueprint;
-use millstream_stages::load::{PreadReader, Reader};
+use millstream_stages::ids::FileId;
 use millstream_stages::spec::ModelSpec;
 use millstream_stages::weights::WeightSource;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Makes the reader of a model's files, for so many reads at once.
-pub type ReaderMaker = Box<dyn Fn(usize) -> Box<dyn Reader> + Send>;
+/// Makes the reader of a model's files.
+pub type ReaderMaker = Box<dyn Fn(&ReadOptions) -> Result<OpenedReader, ReadsError> + Send>;
 
 /// A model that the engine can start.
 pub struct Model {
@@ -50,8 +50,10 @@ impl Model {
             return Ok(Model::of(ModelFiles::open(directory)?));
         }
         let pack = PackFiles::open(directory, checks)?;
-        let (blueprint, handles) = (pack.blueprint.clone(), pack.handles());
-        Ok(Model::from_source(&blueprint, Arc::new(pack), handles, vec![]))
+        let blueprint = pack.blueprint.clone();
+        let handles = pack.paths().map(Path::to_path_buf).zip(pack.handles());
+        let files = handles.map(|(path, handle)| FileToRead { path, handle }).collect();
+        Ok(Model::from_source(&blueprint, Arc::new(pack), files, vec![]))
     }
 
     /// A model that is open already.
@@ -63,19 +65,24 @@ impl Model {
                 files.unknown[0]
             )],
         };
-        let (blueprint, handles) = (files.blueprint.clone(), files.checkpoint.files().to_vec());
-        Model::from_source(&blueprint, Arc::new(files), handles, warnings)
+        let blueprint = files.blueprint.clone();
+        let handles = files.checkpoint.files().iter().enumerate();
+        let to_read = handles.map(|(file, handle)| FileToRead {
+            path: files.checkpoint.file_path(FileId(file as u32)).to_path_buf(),
+            handle: handle.clone(),
+        });
+        let to_read = to_read.collect();
+        Model::from_source(&blueprint, Arc::new(files), to_read, warnings)
     }
 
-    /// A model whose weights come from any source; `handles` are its files, by number.
+    /// A model whose weights come from any source; `files` are by number.
     pub fn from_source(
         blueprint: &Blueprint,
         source: Arc<dyn WeightSource>,
-        handles: Vec<Arc<File>>,
+        files: Vec<FileToRead>,
         warnings: Vec<String>,
     ) -> Model {
-        let reader: ReaderMaker =
-            Box::new(move |reads_max| Box::new(PreadReader::new(handles.clone(), reads_max)));
+        let reader: ReaderMaker = Box::new(move |options| open_reader(&files, options));
         Model {
             spec: blueprint.spec.clone(),
             resident_bytes: resident_bytes(&blueprint.spec, &*source),

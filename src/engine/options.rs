@@ -1,14 +1,19 @@
 //! From what the user asked to what will run: machine, plan, limits, and the memory they need.
 
 use super::budget::{self, MemoryBudget, MemoryTable};
+use super::reads::{OpenedReader, ReadOptions};
 use super::{EngineError, Model};
 use millstream_kernels::{Isa, Kernels};
+use millstream_stages::foresight::Recording;
 use millstream_stages::limits::Limits;
+use millstream_stages::load::ReadNeeds;
 use millstream_stages::prefetch::Lookahead;
+use millstream_stages::prefetch::eviction::EvictionPolicy;
 use millstream_topology::machine::Machine;
 use millstream_topology::plan::{PlacementPlan, PlanRequest};
 use millstream_topology::{TopologyArg, policy, probe};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Positions of a sequence when the user names none and the model allows more.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -40,6 +45,8 @@ pub struct Options {
     pub prefill_chunk: usize,
     /// How prefetchers guess.
     pub lookahead: Lookahead,
+    /// What an earlier run chose, for [`Lookahead::Recorded`].
+    pub recording: Option<Arc<Recording>>,
     /// Sequences at once.
     pub sequences_max: usize,
     /// Waves in flight at once.
@@ -48,6 +55,10 @@ pub struct Options {
     pub logits_rows_max: usize,
     /// Let requests keep what routers and indexers chose.
     pub trace: bool,
+    /// How experts are read.
+    pub reads: ReadOptions,
+    /// Which expert goes when a slot is needed.
+    pub eviction: EvictionPolicy,
 }
 
 impl Default for Options {
@@ -65,10 +76,13 @@ impl Default for Options {
             isa: None,
             prefill_chunk: 128,
             lookahead: Lookahead::Off,
+            recording: None,
             sequences_max: 1,
             waves_max: 1,
             logits_rows_max: 16,
             trace: false,
+            reads: ReadOptions::default(),
+            eviction: EvictionPolicy::default(),
         }
     }
 }
@@ -85,6 +99,8 @@ pub struct Setup {
     pub kernels: Kernels,
     /// Where the memory goes.
     pub memory: MemoryTable,
+    /// What reads the experts.
+    pub reads: OpenedReader,
 }
 
 impl Setup {
@@ -94,8 +110,16 @@ impl Setup {
     /// When an option can't be had here, or memory doesn't hold even one slot a layer.
     pub fn new(model: &Model, options: &Options) -> Result<Setup, EngineError> {
         let machine = probe(&options.topology.source)?;
-        let request =
-            PlanRequest { threads: options.threads, spin_us: options.spin_us, nodes: None };
+        let reads = (model.reader)(&options.reads)?;
+        let geometry = reads.reader.geometry();
+        // How many nodes there are changes nothing here: slices are cut alike for all.
+        let needs = ReadNeeds::new(&model.spec, &*model.source, 1, geometry);
+        let request = PlanRequest {
+            threads: options.threads,
+            spin_us: options.spin_us,
+            io_is_light: reads.is_light && needs.all_straight(),
+            ..PlanRequest::default()
+        };
         let plan = policy::plan(&machine, options.topology.policy, &request)?;
         let isa = options.isa.unwrap_or_else(Isa::best);
         let kernels = Kernels::new(isa).ok_or(EngineError::Isa {
@@ -103,8 +127,8 @@ impl Setup {
             available: Isa::available().iter().map(Isa::to_string).collect::<Vec<_>>().join(", "),
         })?;
         let context = context(model, options)?;
-        let (limits, memory) = budget::fit(model, options, &plan, context)?;
-        Ok(Setup { machine, plan, limits, kernels, memory })
+        let (limits, memory) = budget::fit(model, options, &plan, &needs, context)?;
+        Ok(Setup { machine, plan, limits, kernels, memory, reads })
     }
 }
 

@@ -205,7 +205,7 @@ impl Scheduler {
             } else if let Some(logits) = logits {
                 let position = row.position as u64 + 1;
                 match self.sampler.choose(logits, &sequence.request.sampling, 0, position) {
-                    Ok(token) => sequence.answer(token),
+                    Ok(token) => sequence.answer(token, || self.pipeline.gauges().read()),
                     Err(error) => self.leave(place, Err(EngineError::Sampling(error))),
                 }
             }

@@ -92,14 +92,14 @@ impl Sequence {
         self.answered() >= self.request.answer_max()
     }
 
-    /// Takes the next token: from the forced ids, or the sampled one.
-    pub fn answer(&mut self, sampled: u32) {
+    /// Takes the next token: from the forced ids, or the sampled one. `counters` are the pipeline's.
+    pub fn answer(&mut self, sampled: u32, counters: impl FnOnce() -> Reading) {
         let token = match &self.request.forced {
             Some(forced) => forced[self.answered()],
             None => sampled,
         };
         self.tokens.push(token);
-        self.meter.token();
+        self.meter.token(counters);
         if self.events.send(Event::Token(token)).is_err() {
             self.ending = Some(Finish::Cancelled);
             return;

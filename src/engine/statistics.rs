@@ -30,6 +30,9 @@ pub struct Statistics {
     pub inter_token_us_p99: u64,
     /// Time between answer tokens.
     pub inter_token_us_max: u64,
+    /// MB of experts that were read as guesses: useful, late (still on their way when wanted) and
+    /// wasted.
+    pub hint_mb: [f64; 3],
     /// Experts found in a slot, of all that were wanted.
     pub hit_share: Option<f64>,
     /// Experts found in a slot.
@@ -44,12 +47,54 @@ pub struct Statistics {
     pub memory_read_gb_s: f64,
     /// Share of the time in which the compute seat had nothing to do.
     pub stall_share: f64,
+    /// The same from the first answer token on.
+    pub decode: DecodeFigures,
+}
+
+/// Counters of the pipeline from the first answer token to the last: the steady part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct DecodeFigures {
+    /// Experts found in a slot, of all that were wanted.
+    pub hit_share: Option<f64>,
+    /// Bytes read from the model's files per token, in 10^6.
+    pub read_mb_per_token: f64,
+    /// Bytes read from the model's files per second, in 10^9.
+    pub disk_read_gb_s: f64,
+    /// Bytes of weights that the kernels went through per second, in 10^9.
+    pub memory_read_gb_s: f64,
+    /// Share of the time in which the compute seat had nothing to do.
+    pub stall_share: f64,
+    /// MB of experts that were read as guesses: useful, late and wasted.
+    pub hint_mb: [f64; 3],
+}
+
+impl DecodeFigures {
+    fn between(before: &Reading, now: &Reading, tokens: usize, seconds: f64) -> DecodeFigures {
+        let per = |amount: f64, of: f64| if of > 0.0 { amount / of } else { 0.0 };
+        let hits = now.expert_hits - before.expert_hits;
+        let all = hits + now.expert_misses - before.expert_misses;
+        let bytes_read = (now.bytes_read - before.bytes_read) as f64;
+        let weight_bytes = (now.weight_bytes - before.weight_bytes) as f64;
+        let idle_s = (now.compute_idle_ns - before.compute_idle_ns) as f64 / 1e9;
+        DecodeFigures {
+            hit_share: (all > 0).then(|| hits as f64 / all as f64),
+            read_mb_per_token: per(bytes_read / 1e6, tokens as f64),
+            disk_read_gb_s: per(bytes_read / 1e9, seconds),
+            memory_read_gb_s: per(weight_bytes / 1e9, seconds),
+            stall_share: per(idle_s, seconds).min(1.0),
+            hint_mb: std::array::from_fn(|outcome| {
+                (now.hint_bytes[outcome] - before.hint_bytes[outcome]) as f64 / 1e6
+            }),
+        }
+    }
 }
 
 /// Collects the figures of one generation.
 pub struct Meter {
     started: Instant,
     before: Reading,
+    /// At the first answer token.
+    decode_before: Reading,
     last_token: Option<Instant>,
     first_token: Option<Duration>,
     inter_token: LatencyHistogram,
@@ -61,18 +106,22 @@ impl Meter {
         Meter {
             started: Instant::now(),
             before,
+            decode_before: before,
             last_token: None,
             first_token: None,
             inter_token: LatencyHistogram::default(),
         }
     }
 
-    /// An answer token came.
-    pub fn token(&mut self) {
+    /// An answer token came; `counters` are read at the first.
+    pub fn token(&mut self, counters: impl FnOnce() -> Reading) {
         let now = Instant::now();
         match self.last_token.replace(now) {
             Some(last) => self.inter_token.record(now - last),
-            None => self.first_token = Some(now - self.started),
+            None => {
+                self.first_token = Some(now - self.started);
+                self.decode_before = counters();
+            }
         }
     }
 
@@ -101,6 +150,9 @@ impl Meter {
             inter_token_us_p90: self.inter_token.percentile_us(90.0),
             inter_token_us_p99: self.inter_token.percentile_us(99.0),
             inter_token_us_max: self.inter_token.max_us(),
+            hint_mb: std::array::from_fn(|outcome| {
+                (now.hint_bytes[outcome] - before.hint_bytes[outcome]) as f64 / 1e6
+            }),
             hit_share: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
             expert_hits: hits,
             expert_misses: misses,
@@ -110,6 +162,12 @@ impl Meter {
             disk_read_gb_s: per(bytes_read / 1e9, whole_s),
             memory_read_gb_s: per(weight_bytes / 1e9, whole_s),
             stall_share: per(idle_s, whole_s).min(1.0),
+            decode: DecodeFigures::between(
+                &self.decode_before,
+                &now,
+                answer_tokens.saturating_sub(1),
+                decode_s,
+            ),
         }
     }
 }
@@ -132,6 +190,14 @@ impl fmt::Display for Statistics {
             ms(self.inter_token_us_p99),
             ms(self.inter_token_us_max)
         )?;
+        if let [useful, late, wasted] = self.hint_mb
+            && useful + late + wasted > 0.0
+        {
+            writeln!(
+                f,
+                "guesses  {useful:.1} MB useful, {late:.1} MB late, {wasted:.1} MB wasted"
+            )?;
+        }
         match self.hit_share {
             Some(share) => writeln!(
                 f,

@@ -8,9 +8,11 @@
 use crate::bounds::{jobs_max, scratch_len};
 use crate::combine::Combine;
 use crate::compute::Compute;
+use crate::foresight::{Foresight, GUESS_EXPERTS_MAX};
 use crate::head::Head;
 use crate::ids::LayerId;
 use crate::limits::Limits;
+use crate::load::ReadNeeds;
 use crate::matmul::Matmul;
 use crate::pipeline::{EndWeights, LayerWeights, expert_shape, seats_of};
 use crate::placed::{Placer, SliceMap};
@@ -26,6 +28,12 @@ use millstream_topology::plan::PlacementPlan;
 
 /// Bytes that prefetcher and loader keep about one slot, and about each wave that may wait for it.
 const SLOT_NOTE_BYTES: usize = 384;
+/// Bytes of a job of the desk, and of a piece and a chunk of its progress.
+const JOB_BYTES: usize = 512;
+const PIECE_BYTES: usize = 64;
+const CHUNK_BYTES: usize = 64;
+/// Bytes of what a prefetcher wants to read ahead, for each wave and expert.
+const AHEAD_BYTES: usize = 24;
 /// Bytes that a prefetcher keeps about one expert.
 const EXPERT_NOTE_BYTES: usize = 64;
 /// Bytes that a wave's place at a slot takes.
@@ -120,8 +128,13 @@ pub struct WorkBytes {
 }
 
 impl WorkBytes {
-    /// Of a model under its limits, `limits.expert_bytes_max` included.
-    pub fn of(spec: &ModelSpec, plan: &PlacementPlan, limits: &Limits) -> WorkBytes {
+    /// Of a model under its limits, its experts read as they need.
+    pub fn of(
+        spec: &ModelSpec,
+        plan: &PlacementPlan,
+        limits: &Limits,
+        needs: &ReadNeeds,
+    ) -> WorkBytes {
         let map = SliceMap::new(spec.slices, plan.nodes.len());
         let jobs = jobs_max(spec, limits);
         let seats = seats_of(plan).1;
@@ -131,8 +144,8 @@ impl WorkBytes {
             waves: (limits.waves_max * Wave::bytes(spec, limits)) as u64,
             compute: Compute::bytes(&map, jobs, spec, limits) as u64,
             scratch: (plan.threads * of_thread + plan.nodes.len() * Cursor::bytes(jobs)) as u64,
-            reads: read_bytes(limits) as u64,
-            actors: actor_bytes(spec, limits, seats) as u64,
+            reads: read_bytes(limits, needs) as u64,
+            actors: (actor_bytes(spec, limits, seats) + job_bytes(limits, needs)) as u64,
         }
     }
 
@@ -143,9 +156,19 @@ impl WorkBytes {
     }
 }
 
-/// Bytes that reads in flight take: a staging buffer each.
-pub fn read_bytes(limits: &Limits) -> usize {
-    limits.reads_max * limits.expert_bytes_max.next_multiple_of(64)
+/// Bytes of the buffers that experts are read into where they aren't read straight into slots.
+pub fn read_bytes(limits: &Limits, needs: &ReadNeeds) -> usize {
+    match needs.room.bounce_bytes {
+        0 => 0,
+        bytes => limits.reads_bounced_max * bytes.next_multiple_of(SEGMENT_ALIGN_BYTES),
+    }
+}
+
+/// Bytes that the jobs of the desk take beside their buffers.
+fn job_bytes(limits: &Limits, needs: &ReadNeeds) -> usize {
+    let of_job =
+        JOB_BYTES + needs.room.pieces_max * PIECE_BYTES + needs.room.chunks_max * CHUNK_BYTES;
+    (limits.reads_straight_max + limits.reads_bounced_max) * of_job
 }
 
 fn actor_bytes(spec: &ModelSpec, limits: &Limits, seats: usize) -> usize {
@@ -156,7 +179,10 @@ fn actor_bytes(spec: &ModelSpec, limits: &Limits, seats: usize) -> usize {
         always
             + layer.moe().map_or(0, |moe| {
                 let of_slot = SLOT_NOTE_BYTES + limits.waves_max * WAITER_BYTES;
-                Router::bytes(moe, limits) + slots * of_slot + moe.experts * EXPERT_NOTE_BYTES
+                let ahead = limits.waves_max * (moe.experts + 2 * GUESS_EXPERTS_MAX) * AHEAD_BYTES;
+                let of_expert = moe.experts * EXPERT_NOTE_BYTES;
+                let guesses = Foresight::bytes(moe, spec.hidden);
+                Router::bytes(moe, limits) + slots * of_slot + of_expert + ahead + guesses
             })
     };
     let layers = spec.layers.iter().zip(&limits.slots).map(of_layer);

@@ -6,7 +6,7 @@
 
 use crate::ids::{ExpertId, FileId, LayerId};
 use crate::load::{EXPERT_MATRICES, ExpertShape};
-use crate::weights::{Extent, Part, Rectangle, SourceError, WeightSource, aligned_bytes};
+use crate::weights::{Extent, Part, Rectangle, SourceError, Staged, WeightSource, aligned_bytes};
 use millstream_kernels::{WeightFormat, Weights};
 use std::sync::Arc;
 
@@ -58,20 +58,16 @@ impl WeightSource for Dequantised {
         expert: ExpertId,
         shape: &ExpertShape,
         slice: usize,
-        staging: &[u8],
+        staged: Staged<'_>,
         out: &mut [u8],
     ) {
         let stored = ExpertShape { formats: self.0.expert_formats(layer), ..*shape };
         let mut lines = aligned_bytes(stored.slice_bytes());
         let bytes = &mut bytemuck::cast_slice_mut::<_, u8>(&mut lines)[..stored.slice_bytes()];
-        self.0.unpack_slice(layer, expert, &stored, slice, staging, bytes);
+        self.0.unpack_slice(layer, expert, &stored, slice, staged, bytes);
         for which in EXPERT_MATRICES {
             decode(stored.weights(bytes, which), &mut out[shape.range(which)]);
         }
-    }
-
-    fn verify(&self, layer: LayerId, expert: ExpertId, staging: &[u8]) -> Result<(), SourceError> {
-        self.0.verify(layer, expert, staging)
     }
 
     fn file_name(&self, file: FileId) -> String {

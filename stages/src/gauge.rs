@@ -8,6 +8,17 @@ use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+/// What became of an expert that was read as a guess.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HintOutcome {
+    /// In its slot when a wave came for it.
+    Useful = 0,
+    /// On its way when a wave came for it.
+    Late = 1,
+    /// Replaced before any wave came for it.
+    Wasted = 2,
+}
+
 /// Counters of a running pipeline.
 pub struct Gauges {
     started: Instant,
@@ -19,8 +30,11 @@ pub struct Gauges {
     expert_hits: AtomicU64,
     expert_misses: AtomicU64,
     hints: AtomicU64,
+    /// By [`HintOutcome`].
+    hint_bytes: [AtomicU64; 3],
     bytes_read: AtomicU64,
     reads_failed: AtomicU64,
+    reads_retried: AtomicU64,
     compute_idle_ns: AtomicU64,
     weight_bytes: AtomicU64,
 }
@@ -38,10 +52,14 @@ pub struct Reading {
     pub expert_misses: u64,
     /// Loads that were started as guesses.
     pub hints: u64,
+    /// Bytes of guesses that came to an end, by [`HintOutcome`].
+    pub hint_bytes: [u64; 3],
     /// Bytes read from the model's files.
     pub bytes_read: u64,
     /// Expert reads that failed.
     pub reads_failed: u64,
+    /// Expert reads that failed on one copy of the files and were tried on another.
+    pub reads_retried: u64,
     /// Nanoseconds in which the compute seat had nothing to do.
     pub compute_idle_ns: u64,
     /// Bytes of weights that the kernels went through.
@@ -58,8 +76,10 @@ impl Default for Gauges {
             expert_hits: AtomicU64::new(0),
             expert_misses: AtomicU64::new(0),
             hints: AtomicU64::new(0),
+            hint_bytes: Default::default(),
             bytes_read: AtomicU64::new(0),
             reads_failed: AtomicU64::new(0),
+            reads_retried: AtomicU64::new(0),
             compute_idle_ns: AtomicU64::new(0),
             weight_bytes: AtomicU64::new(0),
         }
@@ -82,6 +102,11 @@ impl Gauges {
         add(&self.hints, 1);
     }
 
+    /// A guess of so many bytes came to its end.
+    pub fn hint_ended(&self, outcome: HintOutcome, bytes: u64) {
+        add(&self.hint_bytes[outcome as usize], bytes);
+    }
+
     /// Bytes came from a file.
     pub fn bytes_read(&self, bytes: u64) {
         add(&self.bytes_read, bytes);
@@ -90,6 +115,11 @@ impl Gauges {
     /// An expert read failed for good.
     pub fn read_failed(&self) {
         add(&self.reads_failed, 1);
+    }
+
+    /// An expert read failed on one copy of the files and is tried on another.
+    pub fn read_retried(&self) {
+        add(&self.reads_retried, 1);
     }
 
     /// The compute seat has nothing to do from now on.
@@ -131,8 +161,10 @@ impl Gauges {
             expert_hits: get(&self.expert_hits),
             expert_misses: get(&self.expert_misses),
             hints: get(&self.hints),
+            hint_bytes: std::array::from_fn(|outcome| get(&self.hint_bytes[outcome])),
             bytes_read: get(&self.bytes_read),
             reads_failed: get(&self.reads_failed),
+            reads_retried: get(&self.reads_retried),
             compute_idle_ns: get(&self.compute_idle_ns) + self.resting_ns(),
             weight_bytes: get(&self.weight_bytes),
         }

@@ -15,11 +15,15 @@ mod attend;
 #[cfg(not(loom))]
 pub mod bounds;
 #[cfg(not(loom))]
+mod choose;
+#[cfg(not(loom))]
 mod combine;
 #[cfg(not(loom))]
 pub mod compute;
 #[cfg(not(loom))]
 pub mod dequantised;
+#[cfg(not(loom))]
+pub mod foresight;
 pub mod gauge;
 #[cfg(not(loom))]
 mod head;
@@ -56,6 +60,7 @@ pub mod straight_line;
 pub mod threads;
 #[cfg(not(loom))]
 pub mod unit;
+pub mod uses;
 #[cfg(not(loom))]
 pub mod wave;
 #[cfg(not(loom))]

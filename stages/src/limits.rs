@@ -13,9 +13,12 @@ pub const KV_BLOCK_ROWS: usize = 64;
 /// Columns of one job's output: a job computes this many weight rows for all rows of a wave.
 pub const JOB_COLUMNS: usize = 32;
 
-/// Expert reads in flight, each with a staging buffer as long as the largest expert: enough to keep
-/// a reader busy while another expert is unpacked.
-const READS_MAX: usize = 4;
+/// Experts that are read through bounce buffers at once, each with a buffer as long as the largest
+/// expert: enough to keep a reader busy while another expert is unpacked.
+const READS_BOUNCED_MAX: usize = 4;
+
+/// Experts that are read straight into their slots at once: all misses of a layer, and hints.
+const READS_STRAIGHT_MAX: usize = 64;
 
 /// The bounds of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +41,10 @@ pub struct Limits {
     pub partial_bytes_max: usize,
     /// Index scores that are held at once, in positions (rows times context).
     pub index_scores_max: usize,
-    /// Expert reads in flight at the reader.
-    pub reads_max: usize,
-    /// Bytes of the largest expert in the files; the pipeline finds it when it is assembled.
-    pub expert_bytes_max: usize,
+    /// Experts that are read straight into their slots at once.
+    pub reads_straight_max: usize,
+    /// Experts that are read through a bounce buffer at once.
+    pub reads_bounced_max: usize,
     /// Keep each row's experts and index selections for the caller.
     pub trace: bool,
 }
@@ -83,9 +86,9 @@ impl Limits {
             kv_pages_max: pages,
             partial_bytes_max: one_expert.max(64 << 20).min(one_expert * experts_of_row(spec)),
             index_scores_max: request.context_max.max(4 << 20),
-            reads_max: slots.iter().copied().max().unwrap_or(0).clamp(1, READS_MAX),
+            reads_straight_max: slots.iter().sum::<usize>().clamp(1, READS_STRAIGHT_MAX),
+            reads_bounced_max: slots.iter().copied().max().unwrap_or(0).clamp(1, READS_BOUNCED_MAX),
             slots,
-            expert_bytes_max: 0,
             trace: request.trace,
         }
     }
@@ -108,13 +111,14 @@ impl Limits {
 
     /// Messages that can exist at once: no queue of the pipeline is shorter than this.
     ///
-    /// One about each slot that is being filled (order, buffer, read or loaded); for each wave and
+    /// One about each slot that is being filled (order, job, read or loaded); for each wave and
     /// slot of its layer one about the lease (arrived or returned) and one promotion; for each wave
-    /// a guess a layer and the wave itself; for each layer one new cap.
+    /// a guess a layer (two layers are guessed for at a time), the request for it, and the wave
+    /// itself; for each layer one new cap.
     pub fn messages_max(&self) -> usize {
         let slots: usize = self.slots.iter().sum();
         let slots_largest = self.slots.iter().copied().max().unwrap_or(0);
-        let of_wave = 2 * slots_largest + self.slots.len() + 2;
+        let of_wave = 2 * slots_largest + self.slots.len() + 5;
         (slots + self.waves_max * of_wave + self.slots.len() + 8).next_power_of_two()
     }
 }
@@ -135,8 +139,8 @@ impl fmt::Display for Limits {
         write!(
             f,
             "rows a wave {} (with logits {}), waves {}, sequences {}, context {}, KV pages {} of {} \
-             positions, slots a layer {slots}, expert results {} KiB a wave, index scores {}, reads in \
-             flight {}, messages {}",
+             positions, slots a layer {slots}, expert results {} KiB a wave, index scores {}, reads \
+             straight {} bounced {}, messages {}",
             self.rows_max,
             self.logits_rows_max,
             self.waves_max,
@@ -146,7 +150,8 @@ impl fmt::Display for Limits {
             KV_BLOCK_ROWS,
             self.partial_bytes_max / 1024,
             self.index_scores_max,
-            self.reads_max,
+            self.reads_straight_max,
+            self.reads_bounced_max,
             self.messages_max(),
         )
     }

@@ -8,14 +8,16 @@ use crate::attend::{Attend, AttendWeights};
 use crate::bounds::{jobs_max, scratch_len};
 use crate::combine::Combine;
 use crate::compute::{Compute, job_columns};
+use crate::foresight::{Foresight, GateView, Recording};
 use crate::gauge::Gauges;
 use crate::head::{Embed, Head};
-use crate::ids::{ExpertId, LayerId, SeatId};
+use crate::ids::{LayerId, SeatId};
 use crate::limits::{JOB_COLUMNS, Limits};
-use crate::load::{ExpertShape, LoadDesk, Loader, Reader};
+use crate::load::{ExpertShape, LoadDesk, Loader, ReadNeeds, Reader};
 use crate::matmul::Matmul;
 use crate::placed::{PlaceError, PlacedRows, PlacedUnit, Placer, SliceMap};
-use crate::prefetch::{Lookahead, Prefetcher};
+use crate::prefetch::eviction::EvictionPolicy;
+use crate::prefetch::{Lookahead, Prefetcher, Residency};
 use crate::queue::{CrewError, Executor, Ring};
 use crate::router::Router;
 use crate::seat::Seat;
@@ -24,6 +26,7 @@ use crate::stage::{
     ActorId, Directory, Envelope, Finished, Inbox, Message, Outbox, STAGES, SeatContext, Stage,
     StageKind,
 };
+use crate::uses::UseCounts;
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError, WeightSource};
 use millstream_kernels::Kernels;
@@ -82,6 +85,12 @@ pub struct Blueprint {
     pub kernels: Kernels,
     /// How prefetchers guess.
     pub lookahead: Lookahead,
+    /// Which expert goes when a slot is needed.
+    pub eviction: EvictionPolicy,
+    /// Uses of experts that earlier sessions counted; prefetchers count on.
+    pub uses: Arc<UseCounts>,
+    /// What an earlier run chose, for [`Lookahead::Recorded`].
+    pub recording: Option<Arc<Recording>>,
     /// How arenas are bound.
     pub binding: Binding,
 }
@@ -122,18 +131,6 @@ pub(crate) fn seats_of(plan: &PlacementPlan) -> ([SeatId; STAGES.len()], usize) 
     (seat_of, seats as usize)
 }
 
-/// Bytes of the largest expert in the files.
-pub fn expert_bytes(spec: &ModelSpec, source: &dyn WeightSource) -> usize {
-    let of_layer = |(layer, moe): (LayerId, &crate::spec::MoeSpec)| {
-        let of_expert = |expert| {
-            let extents = source.expert_extents(layer, ExpertId(expert));
-            extents.iter().map(|extent| extent.bytes).sum()
-        };
-        (0..moe.experts as u32).map(of_expert).max().unwrap_or(0)
-    };
-    moe_layers(spec).map(of_layer).max().unwrap_or(0)
-}
-
 fn moe_layers(spec: &ModelSpec) -> impl Iterator<Item = (LayerId, &crate::spec::MoeSpec)> {
     let layers = spec.layers.iter().enumerate();
     layers.filter_map(|(layer, spec)| Some((LayerId(layer as u32), spec.moe()?)))
@@ -149,12 +146,14 @@ pub fn assemble(
     reader: Box<dyn Reader>,
 ) -> Result<Assembly, StartError> {
     let Blueprint { spec, source, plan, kernels, .. } = blueprint;
-    let mut limits = blueprint.limits.clone();
-    limits.expert_bytes_max = expert_bytes(spec, &**source);
+    let limits = blueprint.limits.clone();
     let map = Arc::new(SliceMap::new(spec.slices, plan.nodes.len()));
+    let needs = ReadNeeds::new(spec, &**source, map.nodes, reader.geometry());
     let mut actors = end_actors(blueprint, &limits, &map)?;
-    for layer in 0..spec.layers.len() {
-        actors.extend(layer_actors(blueprint, &limits, &map, LayerId(layer as u32))?);
+    // From the last to the first: a layer's router looks at the gates of the layers after it.
+    let mut gates = vec![];
+    for layer in (0..spec.layers.len()).rev() {
+        actors.extend(layer_actors(blueprint, &needs, &map, LayerId(layer as u32), &mut gates)?);
     }
     let (seat_of, seats) = seats_of(plan);
     let messages = limits.messages_max();
@@ -168,7 +167,7 @@ pub fn assemble(
     };
     let gauges = Arc::new(Gauges::default());
     let mut compute = Some(Compute::new(executor, *kernels, map, plan.threads, spec, &limits));
-    let mut desk = Some(LoadDesk::new(reader, &limits));
+    let mut desk = Some(LoadDesk::new(reader, &limits, &needs).map_err(PlaceError::from)?);
     let mut made = vec![];
     for (seat, inbox) in directory.inboxes.iter().enumerate() {
         let id = SeatId(seat as u32);
@@ -205,14 +204,15 @@ fn end_actors(
 /// All actors of one layer, with the layer's arena.
 fn layer_actors(
     blueprint: &Blueprint,
-    limits: &Limits,
+    needs: &ReadNeeds,
     map: &Arc<SliceMap>,
     id: LayerId,
+    gates: &mut Vec<GateView>,
 ) -> Result<Vec<Box<dyn Stage>>, StartError> {
-    let Blueprint { spec, source, .. } = blueprint;
+    let Blueprint { spec, source, limits, .. } = blueprint;
     let layer = &spec.layers[id.index()];
     let mut placer = Placer::new(map, spec, &**source, Some(id));
-    let LayerWeights { attention, unit, gate } = LayerWeights::place(&mut placer, layer)?;
+    let LayerWeights { attention, unit, gate, norm } = LayerWeights::place(&mut placer, layer)?;
     let shape = layer.moe().map(|moe| expert_shape(spec, &**source, id, moe));
     let slots = limits.slots[id.index()];
     if let Some(shape) = &shape {
@@ -233,13 +233,63 @@ fn layer_actors(
     ];
     if let (Some(moe), Some((gate, bias)), Some(shape)) = (layer.moe(), gate, shape) {
         let next = moe_layers(spec).map(|(next, _)| next).find(|next| *next > id);
-        let lookahead = blueprint.lookahead;
-        actors.push(Box::new(Router::new(id, moe, limits, gate, bias, arena.clone())));
-        let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, lookahead, arena);
+        let foresight = foresight(blueprint, limits, id, gates);
+        let residency = Residency {
+            lookahead: blueprint.lookahead,
+            foresees: foresight.is_some(),
+            eviction: blueprint.eviction,
+            uses: blueprint.uses.clone(),
+        };
+        gates.insert(
+            0,
+            GateView {
+                layer: id,
+                moe: moe.clone(),
+                gate: gate.clone(),
+                bias: bias.clone(),
+                norm,
+                epsilon: layer.norm_epsilon,
+                arena: arena.clone(),
+            },
+        );
+        let router = Router::new(id, moe, limits, gate, bias, arena.clone(), foresight);
+        actors.push(Box::new(router));
+        let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, residency, arena);
         actors.push(Box::new(prefetcher));
-        actors.push(Box::new(Loader::new(id, slots, source.clone(), shape, map.clone())));
+        let straight = needs.straight[id.index()];
+        let loader = Loader::new(id, slots, source.clone(), shape, map.clone(), straight);
+        actors.push(Box::new(loader));
     }
     Ok(actors)
+}
+
+/// What a layer's router guesses with; `gates` are those of the layers after it. None where guesses
+/// are off, or could only name what is resident anyway.
+fn foresight(
+    blueprint: &Blueprint,
+    limits: &Limits,
+    id: LayerId,
+    gates: &[GateView],
+) -> Option<Foresight> {
+    let streams = |view: &&GateView| limits.slots[view.layer.index()] < view.moe.experts;
+    let depth = match blueprint.lookahead {
+        Lookahead::Off | Lookahead::Repeat => return None,
+        Lookahead::Gate | Lookahead::Auto => 1,
+        Lookahead::GateTwice => 2,
+        Lookahead::Recorded => {
+            let layers: Vec<LayerId> =
+                moe_layers(&blueprint.spec).map(|(layer, _)| layer).collect();
+            let place = layers.iter().position(|&layer| layer == id)?;
+            let ahead = [1, 2].map(|distance| {
+                let place = place + distance;
+                (layers[place % layers.len()], place >= layers.len())
+            });
+            let recording = blueprint.recording.clone()?;
+            return Some(Foresight::of_recording(recording, ahead.to_vec()));
+        }
+    };
+    let views: Vec<GateView> = gates.iter().take(depth).filter(streams).cloned().collect();
+    (!views.is_empty()).then(|| Foresight::of_gates(views, blueprint.spec.hidden))
 }
 
 /// What both ends of the layers hold, placed.
@@ -269,6 +319,8 @@ pub(crate) struct LayerWeights {
     attention: AttendWeights,
     unit: Option<PlacedUnit>,
     gate: Option<Gate>,
+    /// The norm before the FFN once more, for guesses.
+    norm: Vec<f32>,
 }
 
 impl LayerWeights {
@@ -279,7 +331,8 @@ impl LayerWeights {
     ) -> Result<LayerWeights, SourceError> {
         let attention = AttendWeights::place(placer, layer)?;
         let unit = place_unit(placer, layer);
-        Ok(LayerWeights { attention, unit, gate: place_gate(placer, layer)? })
+        let gate = place_gate(placer, layer)?;
+        Ok(LayerWeights { attention, unit, gate, norm: placer.vector(Part::PostNorm)? })
     }
 }
 

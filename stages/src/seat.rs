@@ -1,8 +1,8 @@
 //! A seat: a thread that hosts many actors and handles one message at a time.
 //!
 //! A seat takes messages from its own run queue first (what its actors said to each other), then
-//! from its ring. With nothing to do it spins for a bounded time and then parks; the I/O seat
-//! reads while it waits. [`Seat::step`] is one message: the thread calls it in a loop, the
+//! from its ring; the I/O seat looks at its reader before each. With nothing to do a seat spins for
+//! a bounded time and then parks, or sleeps at its reader while reads are under way. [`Seat::step`] is one message: the thread calls it in a loop, the
 //! simulation calls it when its generator says so.
 
 use crate::ids::{LayerId, SeatId};
@@ -10,6 +10,10 @@ use crate::stage::{ActorId, Envelope, Inbox, Message, STAGES, SeatContext, Stage
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// How long a seat sleeps at its reader before it looks into its ring: what a message may wait that
+/// comes while reads are under way.
+const READ_WAIT: Duration = Duration::from_micros(200);
 
 /// Actors, their inbox and what they are lent.
 pub struct Seat {
@@ -48,8 +52,11 @@ impl Seat {
         Seat { id, actors, places, inbox, context }
     }
 
-    /// Handles one message, or lets the reader read.
+    /// Handles one message. Reads come first: a drive should never wait for arithmetic.
     pub fn step(&mut self) -> Step {
+        if self.step_desk() == Step::Worked {
+            return Step::Worked;
+        }
         if let Some(envelope) = self.context.outbox.local.pop_front() {
             self.dispatch(envelope);
             return Step::Worked;
@@ -58,19 +65,19 @@ impl Seat {
             self.dispatch(tagged.value);
             return Step::Worked;
         }
-        self.step_desk()
+        Step::Idle
     }
 
-    /// Grants a staging buffer, or takes one completion from the reader.
+    /// Grants a job, or takes one back from the reader.
     fn step_desk(&mut self) -> Step {
         let Some(desk) = &mut self.context.desk else { return Step::Idle };
         if let Some(envelope) = desk.grant() {
             self.dispatch(envelope);
             return Step::Worked;
         }
-        let Some(done) = desk.poll() else { return Step::Idle };
-        let to = ActorId { layer: done.request.layer, stage: StageKind::Load };
-        self.dispatch(Envelope { to, message: Message::Read(done) });
+        let Some(job) = desk.poll() else { return Step::Idle };
+        let to = ActorId { layer: job.layer, stage: StageKind::Load };
+        self.dispatch(Envelope { to, message: Message::Read(job) });
         Step::Worked
     }
 
@@ -109,14 +116,26 @@ impl Seat {
         }
     }
 
+    /// True when there is something to handle now.
+    fn has_work(&mut self) -> bool {
+        let desk_ready = self.context.desk.as_mut().is_some_and(|desk| desk.is_ready());
+        desk_ready || !self.context.outbox.local.is_empty() || !self.inbox.ring.is_empty()
+    }
+
     fn wait(&mut self, stop: &AtomicBool, spin: Duration, since: Instant) {
-        while self.is_idle() && !stop.load(Ordering::Acquire) {
+        while !self.has_work() && !stop.load(Ordering::Acquire) {
             for _ in 0..64 {
                 std::hint::spin_loop();
             }
-            if since.elapsed() >= spin {
-                let parking = Arc::clone(&self.inbox.parking);
-                parking.park_if(|| self.is_idle() && !stop.load(Ordering::Acquire));
+            if since.elapsed() < spin {
+                continue;
+            }
+            match self.context.desk.as_mut().filter(|desk| desk.is_reading()) {
+                Some(desk) => desk.wait(READ_WAIT),
+                None => {
+                    let parking = Arc::clone(&self.inbox.parking);
+                    parking.park_if(|| self.is_idle() && !stop.load(Ordering::Acquire));
+                }
             }
         }
     }

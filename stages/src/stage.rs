@@ -5,10 +5,11 @@
 //! hands them over through the seat's own run queue or through the ring of another seat.
 
 use crate::compute::Compute;
+use crate::foresight::Guess;
 use crate::gauge::Gauges;
 use crate::ids::{ExpertId, LayerId, SeatId, Tag};
 pub use crate::kind::{ActorId, STAGES, StageKind};
-use crate::load::{LoadDesk, LoadOrder, ReadDone, ReadFault, Staging};
+use crate::load::{LoadDesk, LoadOrder, ReadFault, ReadJob};
 use crate::queue::{Parking, Ring, Tagged};
 use crate::wave::Wave;
 use millstream_topology::arena::ReadLease;
@@ -35,8 +36,12 @@ pub enum Message {
     Arrived(Arrival),
     /// Matmul to prefetcher: the lease on a slot comes back.
     Returned(ReadLease),
-    /// Prefetcher to the next layer's prefetcher: time to guess.
-    Guess,
+    /// Prefetcher to the next layer's prefetcher: the wave will probably want what the last one did.
+    Repeat(Tag),
+    /// Prefetcher to its layer's router: the wave's reads are on their way, time to guess.
+    Foresee(Tag),
+    /// Router to a later layer's prefetcher: what the wave will probably want there.
+    Guessed(Guess),
     /// Load this expert if that costs nobody anything.
     Hint(ExpertId),
     /// Prefetcher to loader: fill this slot.
@@ -48,15 +53,15 @@ pub enum Message {
         /// Its class from now on.
         class: crate::load::LoadClass,
     },
-    /// The desk to a loader: a buffer to read into.
-    Buffer {
+    /// The desk to a loader: a job to read with.
+    Job {
         /// The slot that it is for.
         slot: Tag,
-        /// The buffer.
-        staging: Staging,
+        /// The job, idle.
+        job: Box<ReadJob>,
     },
-    /// The reader to a loader.
-    Read(ReadDone),
+    /// The reader to a loader: the job's reads are over.
+    Read(Box<ReadJob>),
     /// Loader to prefetcher: a slot is ready, or empty again.
     Loaded {
         /// The slot, in the life that was filled.

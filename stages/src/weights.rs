@@ -97,6 +97,38 @@ pub struct Extent {
     pub bytes: usize,
 }
 
+/// An expert's extents where they were read to: each a run of one buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Staged<'a> {
+    buffer: &'a [u8],
+    places: &'a [Range<usize>],
+}
+
+impl<'a> Staged<'a> {
+    /// Extents at these places of a buffer, in the order of [`WeightSource::expert_extents`].
+    pub fn new(buffer: &'a [u8], places: &'a [Range<usize>]) -> Staged<'a> {
+        Staged { buffer, places }
+    }
+
+    /// The bytes of an extent.
+    ///
+    /// # Panics
+    /// When there is no such extent.
+    pub fn extent(&self, index: usize) -> &'a [u8] {
+        &self.buffer[self.places[index].clone()]
+    }
+
+    /// How many extents there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
 /// A source's complaint; says which file, tensor and bound.
 #[derive(Debug, thiserror::Error, Clone)]
 #[error("{0}")]
@@ -105,9 +137,9 @@ pub struct SourceError(pub String);
 /// Where weights come from.
 ///
 /// Resident tensors are read once at start through [`WeightSource::read`]. An expert is read by
-/// the loader: it reads the expert's extents one after the other into one staging buffer, in the
-/// order of [`WeightSource::expert_extents`], and hands that buffer to
-/// [`WeightSource::unpack_slice`], slice by slice.
+/// the loader: straight into its slot where the source says that it lies there as it does in the
+/// slot, else its extents go into a buffer, which is handed to [`WeightSource::unpack_slice`], slice
+/// by slice.
 pub trait WeightSource: Send + Sync {
     /// The format of a tensor that the model has.
     fn format(&self, layer: Option<LayerId>, part: Part) -> WeightFormat;
@@ -133,8 +165,15 @@ pub trait WeightSource: Send + Sync {
     /// The bytes to read for an expert: where they are in the files.
     fn expert_extents(&self, layer: LayerId, expert: ExpertId) -> &[Extent];
 
-    /// Puts one slice of an expert in place: `staging` holds the expert's extents one after the
-    /// other, `out` becomes the slice as [`ExpertShape`] lays it out. Allocates nothing.
+    /// Whether each expert of a layer is one extent that holds the slices of its slot one after the
+    /// other, as [`ExpertShape`] lays them out. Such experts may be read without being unpacked.
+    fn is_slot_layout(&self, layer: LayerId) -> bool {
+        let _ = layer;
+        false
+    }
+
+    /// Puts one slice of an expert in place: `staged` holds the expert's extents, `out` becomes the
+    /// slice as [`ExpertShape`] lays it out. Allocates nothing.
     ///
     /// # Panics
     /// When a length is wrong.
@@ -144,17 +183,23 @@ pub trait WeightSource: Send + Sync {
         expert: ExpertId,
         shape: &ExpertShape,
         slice: usize,
-        staging: &[u8],
+        staged: Staged<'_>,
         out: &mut [u8],
     );
 
-    /// Checks an expert's bytes against what the files say of them, where they say anything and
-    /// the user asked for it. The loader calls it before it unpacks.
+    /// Checks a slice of an expert, as it is in its slot, against what the files say of it, where
+    /// they say anything and the user asked for it.
     ///
     /// # Errors
     /// When the bytes are damaged; says which slice of what.
-    fn verify(&self, layer: LayerId, expert: ExpertId, staging: &[u8]) -> Result<(), SourceError> {
-        let _ = (layer, expert, staging);
+    fn verify_slice(
+        &self,
+        layer: LayerId,
+        expert: ExpertId,
+        slice: usize,
+        bytes: &[u8],
+    ) -> Result<(), SourceError> {
+        let _ = (layer, expert, slice, bytes);
         Ok(())
     }
 

@@ -8,7 +8,9 @@ use millstream_stages::ids::{ExpertId, LayerId};
 use millstream_stages::load::{EXPERT_MATRICES, ExpertMatrix, ExpertShape};
 use millstream_stages::parts::part_shape;
 use millstream_stages::pieces::pieces;
-use millstream_stages::weights::{Part, Rectangle, SourceError, WeightSource, aligned_bytes};
+use millstream_stages::weights::{
+    Part, Rectangle, SourceError, Staged, WeightSource, aligned_bytes,
+};
 use std::os::unix::fs::FileExt;
 
 /// A tensor's values, read piece by piece.
@@ -33,12 +35,13 @@ pub fn read(
 
 /// Gate, up and down of an expert, read the way the loader does and unpacked slice by slice.
 pub fn read_expert(files: &ModelFiles, layer: LayerId, expert: ExpertId) -> [Vec<f32>; 3] {
-    let mut staging = Vec::new();
+    let (mut staging, mut places) = (Vec::new(), Vec::new());
     for extent in files.expert_extents(layer, expert) {
         let start = staging.len();
         staging.resize(start + extent.bytes, 0);
         let file = &files.checkpoint.files()[extent.file.index()];
         file.read_exact_at(&mut staging[start..], extent.offset).expect("read");
+        places.push(start..staging.len());
     }
     let spec = &files.blueprint.spec;
     let moe = spec.layers[layer.index()].moe().expect("a layer with experts");
@@ -48,7 +51,8 @@ pub fn read_expert(files: &ModelFiles, layer: LayerId, expert: ExpertId) -> [Vec
         let mut lines = aligned_bytes(shape.slice_bytes());
         let bytes = &mut bytemuck::cast_slice_mut(&mut lines)[..shape.slice_bytes()];
         bytes.fill(0xa5);
-        files.unpack_slice(layer, expert, &shape, slice, &staging, bytes);
+        let staged = Staged::new(&staging, &places);
+        files.unpack_slice(layer, expert, &shape, slice, staged, bytes);
         let width = slice * shape.slice_width()..(slice + 1) * shape.slice_width();
         for matrix in EXPERT_MATRICES {
             let (rectangle, cols) = match matrix {

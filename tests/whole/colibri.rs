@@ -16,7 +16,7 @@ use millstream_stages::load::{EXPERT_MATRICES, ExpertShape};
 use millstream_stages::parts::{expert_parts, part_shape, resident_parts};
 use millstream_stages::pieces::pieces;
 use millstream_stages::straight_line::StraightLine;
-use millstream_stages::weights::{WeightSource, aligned_bytes};
+use millstream_stages::weights::{Staged, WeightSource, aligned_bytes};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -219,18 +219,19 @@ fn check_expert(
     expert: ExpertId,
     shape: &ExpertShape,
 ) {
-    let mut staging = vec![];
+    let (mut staging, mut places) = (vec![], vec![]);
     for extent in files.expert_extents(layer, expert) {
         let mut bytes = vec![0; extent.bytes];
         let file = &files.checkpoint.files()[extent.file.index()];
         file.read_exact_at(&mut bytes, extent.offset).expect("the extent is in the file");
+        places.push(staging.len()..staging.len() + bytes.len());
         staging.extend(bytes);
     }
     let width = shape.slice_width();
     for slice in 0..shape.slices {
         let mut lines = aligned_bytes(shape.slice_bytes());
         let out = &mut bytemuck::cast_slice_mut(&mut lines)[..shape.slice_bytes()];
-        files.unpack_slice(layer, expert, shape, slice, &staging, out);
+        files.unpack_slice(layer, expert, shape, slice, Staged::new(&staging, &places), out);
         let columns = [shape.hidden, shape.hidden, shape.intermediate];
         let starts = [[slice * width, 0], [slice * width, 0], [0, slice * width]];
         for (which, part) in EXPERT_MATRICES.into_iter().zip(expert_parts(expert)) {

@@ -4,7 +4,7 @@
 //! tokens. The pairwise form (a test) takes every pair of values of two axes at least once; the
 //! full form (`cargo run --release --example determinism`) takes every combination.
 
-use millstream::engine::{Engine, Model, Options, Request};
+use millstream::engine::{Engine, Model, OpenedReader, Options, Request};
 use millstream_kernels::{Isa, WeightFormat};
 use millstream_stages::prefetch::Lookahead;
 use millstream_stages::simulation::{MemoryReader, RandomFormats, RandomModel};
@@ -46,7 +46,9 @@ const PLANS: [(&str, usize); 9] = [
 ];
 const SLOTS: [usize; 4] = [1, 2, TOP_K - 1, EXPERTS];
 const CHUNKS: [usize; 4] = [1, 3, 8, 96];
-const LOOKAHEADS: [Lookahead; 2] = [Lookahead::Off, Lookahead::Repeat];
+/// Of every lookahead there is; `gate2` asks as `gate` does and more.
+const LOOKAHEADS: [Lookahead; 4] =
+    [Lookahead::Off, Lookahead::Repeat, Lookahead::Auto, Lookahead::GateTwice];
 
 /// How many values each axis has on this machine.
 pub fn axis_lengths() -> Run {
@@ -202,7 +204,14 @@ pub fn hash_of(model: &Arc<RandomModel>, run: &Run) -> u64 {
     let engine_model = Model {
         spec: model.spec.clone(),
         source: model.clone(),
-        reader: Box::new(move |reads| Box::new(MemoryReader::new(source.clone(), reads))),
+        reader: Box::new(move |_| {
+            Ok(OpenedReader {
+                reader: Box::new(MemoryReader::new(source.clone())),
+                words: "io memory".into(),
+                warnings: vec![],
+                is_light: false,
+            })
+        }),
         resident_bytes: 0,
         stop_ids: vec![],
         warnings: vec![],

@@ -16,7 +16,7 @@ use millstream_stages::parts::{part_shape, resident_parts};
 use millstream_stages::pieces::pieces;
 use millstream_stages::spec::ModelSpec;
 use millstream_stages::straight_line::StraightLine;
-use millstream_stages::weights::{Part, Rectangle, WeightSource, aligned_bytes};
+use millstream_stages::weights::{Part, Rectangle, Staged, WeightSource, aligned_bytes};
 use safetensors::{Dtype, tensor::TensorView};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -138,14 +138,14 @@ fn decoded_expert(
 ) -> [Vec<f32>; 3] {
     let moe = spec.layers[layer.index()].moe().expect("a mixture");
     let shape = ExpertShape::new(spec.hidden, moe, spec.slices, source.expert_formats(layer));
-    let mut staging = vec![];
+    let (mut staging, mut places) = (vec![], vec![]);
     for extent in source.expert_extents(layer, expert) {
         let first = staging.len();
         staging.resize(first + extent.bytes, 0);
         let file = &files[extent.file.index()];
         file.read_exact_at(&mut staging[first..], extent.offset).expect("it reads");
+        places.push(first..staging.len());
     }
-    source.verify(layer, expert, &staging).expect("undamaged");
     EXPERT_MATRICES.map(|matrix| {
         let part = [Part::ExpertGate, Part::ExpertUp, Part::ExpertDown][matrix as usize](expert);
         let [rows, cols] = part_shape(spec, Some(layer), part).expect("an expert");
@@ -153,7 +153,9 @@ fn decoded_expert(
         for (slice, piece) in pieces(spec, Some(layer), part).iter().enumerate() {
             let mut lines = aligned_bytes(shape.slice_bytes());
             let out: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut lines)[..shape.slice_bytes()];
-            source.unpack_slice(layer, expert, &shape, slice, &staging, out);
+            let staged = Staged::new(&staging, &places);
+            source.unpack_slice(layer, expert, &shape, slice, staged, out);
+            source.verify_slice(layer, expert, slice, out).expect("undamaged");
             spread(&shape.weights(out, matrix), piece, cols, &mut values);
         }
         values
@@ -349,7 +351,11 @@ fn load_all(directory: &Path) -> Result<(), String> {
             let mut staging = vec![0; extent.bytes];
             let file = &handles[extent.file.index()];
             file.read_exact_at(&mut staging, extent.offset).expect("it reads");
-            pack.verify(id, expert, &staging).map_err(|error| error.to_string())?;
+            let slices = staging.chunks(extent.bytes / spec.slices).enumerate();
+            for (slice, bytes) in slices {
+                let outcome = pack.verify_slice(id, expert, slice, bytes);
+                outcome.map_err(|error| error.to_string())?;
+            }
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use millstream_kernels::{FileMatrix, ScaleType, WeightFormat};
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
 use millstream_stages::load::{EXPERT_MATRICES, ExpertShape};
 use millstream_stages::weights::{
-    Extent, Part, Rectangle, SourceError, WeightSource, aligned_bytes,
+    Extent, Part, Rectangle, SourceError, Staged, WeightSource, aligned_bytes,
 };
 use std::sync::Arc;
 
@@ -44,13 +44,13 @@ impl WeightSource for RoundedExperts {
         expert: ExpertId,
         shape: &ExpertShape,
         slice: usize,
-        staging: &[u8],
+        staged: Staged<'_>,
         out: &mut [u8],
     ) {
         let stored = ExpertShape { formats: self.0.expert_formats(layer), ..*shape };
         let mut lines = aligned_bytes(stored.slice_bytes());
         let bytes = &mut bytemuck::cast_slice_mut::<_, u8>(&mut lines)[..stored.slice_bytes()];
-        self.0.unpack_slice(layer, expert, &stored, slice, staging, bytes);
+        self.0.unpack_slice(layer, expert, &stored, slice, staged, bytes);
         let format = self.1;
         for which in EXPERT_MATRICES {
             let from = stored.weights(bytes, which);

@@ -19,6 +19,9 @@ pub struct PlanRequest {
     pub spin_us: Option<u32>,
     /// The only nodes to use, by the operating system's number.
     pub nodes: Option<Vec<NodeId>>,
+    /// Reads cost a compute thread next to nothing (they never block it and need no unpacking), so
+    /// that the leader may host the loaders where no CPU is spare.
+    pub io_is_light: bool,
 }
 
 /// Who sits where.

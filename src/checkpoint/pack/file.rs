@@ -42,8 +42,7 @@ impl PackFile {
             return Err(io::Error::other("not a regular file"));
         }
         let file = Arc::new(File::open(&path)?);
-        let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
-        let direct = File::options().read(true).custom_flags(flags).open(&path).ok();
+        let direct = open_direct(&path).ok();
         Ok(PackFile { path, name: name.to_owned(), file, direct, refused: AtomicBool::new(false) })
     }
 
@@ -92,6 +91,15 @@ impl PackFile {
         }
         self.file.read_exact_at(out, offset)
     }
+}
+
+/// Opens a file for direct reads, past the page cache.
+///
+/// # Errors
+/// What the system says; `InvalidInput` where the file system has no such reads.
+pub fn open_direct(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    File::options().read(true).custom_flags(flags).open(path)
 }
 
 fn read_direct(file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {

@@ -132,6 +132,11 @@ impl PackFiles {
         self.weights.iter().map(|weights| Arc::clone(weights.file.handle())).collect()
     }
 
+    /// The paths of the files of weights, by [`FileId`].
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.weights.iter().map(|weights| weights.file.path())
+    }
+
     /// Where every byte of the files lies; a [`FileId`] is an index into them.
     pub fn layouts(&self) -> impl Iterator<Item = &FileLayout> {
         self.weights.iter().map(|weights| &weights.layout)

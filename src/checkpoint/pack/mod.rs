@@ -25,7 +25,7 @@ mod source;
 pub use deep::{check_data, check_deep, check_headers, check_small};
 pub use describe::describe_pack;
 pub use error::{Finding, PackError, Place};
-pub use file::PackFile;
+pub use file::{PackFile, open_direct};
 pub use files::{PackChecks, PackFiles, read_blueprint, read_manifest, slices_by};
 pub use layout::{Formats, WholeTensor};
 pub use manifest::{MANIFEST_FILE, Manifest};

@@ -11,7 +11,7 @@ use millstream_kernels::WeightFormat;
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
 use millstream_stages::load::ExpertShape;
 use millstream_stages::pieces::pieces;
-use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, WeightSource};
+use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, Staged, WeightSource};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -55,34 +55,40 @@ impl WeightSource for PackFiles {
         std::slice::from_ref(&self.experts(layer).extents[expert.index()])
     }
 
+    fn is_slot_layout(&self, _layer: LayerId) -> bool {
+        true
+    }
+
     fn unpack_slice(
         &self,
         layer: LayerId,
         _expert: ExpertId,
         shape: &ExpertShape,
         slice: usize,
-        staging: &[u8],
+        staged: Staged<'_>,
         out: &mut [u8],
     ) {
-        let experts = self.experts(layer);
+        let (experts, expert) = (self.experts(layer), staged.extent(0));
         assert_eq!(*shape, experts.shape, "the slot was made for these experts");
-        assert_eq!(staging.len(), shape.expert_bytes(), "staging holds exactly the expert");
+        assert_eq!(expert.len(), shape.expert_bytes(), "the expert is one extent");
         let bytes = shape.slice_bytes();
-        out.copy_from_slice(&staging[slice * bytes..(slice + 1) * bytes]);
+        out.copy_from_slice(&expert[slice * bytes..(slice + 1) * bytes]);
     }
 
-    fn verify(&self, layer: LayerId, expert: ExpertId, staging: &[u8]) -> Result<(), SourceError> {
+    fn verify_slice(
+        &self,
+        layer: LayerId,
+        expert: ExpertId,
+        slice: usize,
+        bytes: &[u8],
+    ) -> Result<(), SourceError> {
         if !self.checks.experts {
             return Ok(());
         }
-        let experts = self.experts(layer);
-        let weights = self.weights(experts.file);
+        let weights = self.weights(self.experts(layer).file);
         let tensor = &weights.layout.tensors[expert.index()];
-        for (slice, bytes) in staging.chunks(experts.shape.slice_bytes()).enumerate() {
-            let outcome = weights.check_run(tensor, slice, 0, bytes);
-            outcome.map_err(|finding| SourceError(finding.to_string()))?;
-        }
-        Ok(())
+        let outcome = weights.check_run(tensor, slice, 0, bytes);
+        outcome.map_err(|finding| SourceError(finding.to_string()))
     }
 
     fn file_name(&self, file: FileId) -> String {

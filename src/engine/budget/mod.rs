@@ -18,7 +18,7 @@ pub use table::{MemoryRow, MemoryTable};
 use super::{EngineError, Model, Options};
 use millstream_stages::account::{ArenaBytes, WorkBytes, arenas};
 use millstream_stages::limits::{Limits, LimitsRequest};
-use millstream_stages::pipeline::expert_bytes;
+use millstream_stages::load::ReadNeeds;
 use millstream_topology::memory::MemoryLimits;
 use millstream_topology::plan::PlacementPlan;
 
@@ -61,7 +61,7 @@ struct Demand<'a> {
     plan: &'a PlacementPlan,
     context_max: usize,
     arenas: Vec<ArenaBytes>,
-    expert_bytes_max: usize,
+    needs: &'a ReadNeeds,
 }
 
 /// Limits whose memory fits the budget, and where it goes.
@@ -72,6 +72,7 @@ pub fn fit(
     model: &Model,
     options: &Options,
     plan: &PlacementPlan,
+    needs: &ReadNeeds,
     context_max: usize,
 ) -> Result<(Limits, MemoryTable), EngineError> {
     let system = MemoryLimits::read(&options.memory_root);
@@ -85,7 +86,7 @@ pub fn fit(
         plan,
         context_max,
         arenas: arenas(&model.spec, &*model.source, plan.nodes.len()),
-        expert_bytes_max: expert_bytes(&model.spec, &*model.source),
+        needs,
     };
     let mut chunk = options.prefill_chunk;
     loop {
@@ -148,13 +149,13 @@ impl Demand<'_> {
             trace: options.trace,
         };
         let limits = Limits::new(&self.model.spec, &request);
-        Limits { slots, expert_bytes_max: self.expert_bytes_max, ..limits }
+        Limits { slots, ..limits }
     }
 
     /// What the process holds beside the engine.
     fn program_bytes(&self) -> u64 {
-        // Seats of the plan, the scheduler and the guard beside the compute threads.
-        let threads = self.plan.threads as u64 + 4;
+        // Seats of the plan, the scheduler, the guard and readers beside the compute threads.
+        let threads = (self.plan.threads + 4 + self.options.reads.readers) as u64;
         let held = self.options.held_bytes.unwrap_or(HELD_BYTES);
         held + GROWTH_BYTES + threads * THREAD_BYTES
     }
@@ -162,7 +163,7 @@ impl Demand<'_> {
     /// Everything but the arenas.
     fn fixed_bytes(&self, limits: &Limits) -> u64 {
         let vectors: usize = self.arenas.iter().map(|arena| arena.vector_bytes).sum();
-        let work = WorkBytes::of(&self.model.spec, self.plan, limits);
+        let work = WorkBytes::of(&self.model.spec, self.plan, limits, self.needs);
         work.total() + vectors as u64 + self.program_bytes()
     }
 
@@ -172,7 +173,7 @@ impl Demand<'_> {
         let with_slots = |(arena, &slots): (&ArenaBytes, &usize)| arena.with_slots(slots);
         let layers: u64 = self.layers().iter().zip(&limits.slots).map(with_slots).sum();
         let slots = self.arenas[0].with_slots(0) + layers - resident;
-        let work = WorkBytes::of(&self.model.spec, self.plan, limits);
+        let work = WorkBytes::of(&self.model.spec, self.plan, limits, self.needs);
         let row = |what, bytes, shrink| MemoryRow { what, bytes, shrink };
         let buffers = work.waves + work.compute;
         let rows = vec![

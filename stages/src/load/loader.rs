@@ -1,22 +1,19 @@
 //! The loader of one layer: one expert's way from order to filled slot.
 //!
-//! State is one entry a slot: order, buffer, extent, bytes so far. EINTR and EAGAIN are tried
-//! again, a short read goes on where it stopped, the end of the file and every other error fail
-//! the load: the fill lease is dropped, so the slot is empty.
+//! State is one entry a slot: the order until the desk grants a job, then only the slot's tag, for
+//! the job carries the rest. A read that failed is tried once more from another copy of the files,
+//! if there is one; then the load has failed: the fill lease is dropped, so the slot is empty.
 
-use super::{LoadOrder, ReadDone, ReadFault, ReadRequest, Staging};
+use super::job::ReadJob;
+use super::progress::Piece;
+use super::{ExpertShape, LoadClass, LoadDesk, LoadOrder, ReadFault};
 use crate::gauge::StageTimer;
 use crate::ids::{LayerId, Tag};
-use crate::load::ExpertShape;
 use crate::placed::SliceMap;
-use crate::queue::faults::{self, Fault};
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
-use crate::weights::{Extent, WeightSource};
-use std::io::ErrorKind;
+use crate::weights::WeightSource;
+use std::io::{Error, ErrorKind};
 use std::sync::Arc;
-
-/// How often one read is tried again after EINTR or EAGAIN before it counts as failed.
-pub const RETRIES_MAX: u32 = 1000;
 
 /// The loader of one layer.
 pub struct Loader {
@@ -24,20 +21,19 @@ pub struct Loader {
     source: Arc<dyn WeightSource>,
     shape: ExpertShape,
     map: Arc<SliceMap>,
+    /// Experts are read into their slots as they lie in the files.
+    straight: bool,
     /// By slot.
-    loads: Vec<Option<Load>>,
+    loads: Vec<Load>,
 }
 
-/// A load in progress.
-struct Load {
-    order: LoadOrder,
-    /// Which extent is being read.
-    extent: usize,
-    /// Bytes of it that have come.
-    got: usize,
-    /// Where it starts in the staging buffer.
-    first: usize,
-    retries: u32,
+/// What is under way for a slot.
+enum Load {
+    None,
+    /// The order waits for a job.
+    Waiting(LoadOrder),
+    /// The job is read.
+    Reading(Tag),
 }
 
 impl Loader {
@@ -48,142 +44,136 @@ impl Loader {
         source: Arc<dyn WeightSource>,
         shape: ExpertShape,
         map: Arc<SliceMap>,
+        straight: bool,
     ) -> Loader {
-        Loader { layer, source, shape, map, loads: (0..slots).map(|_| None).collect() }
+        let loads = (0..slots).map(|_| Load::None).collect();
+        Loader { layer, source, shape, map, straight, loads }
     }
 
     fn take_order(&mut self, order: LoadOrder, seat: &mut SeatContext) {
         let tag = order.tag();
         let place = &mut self.loads[tag.index as usize];
-        assert!(place.is_none(), "a slot has one fill at a time");
-        desk(seat).ask(order.class, self.layer, tag);
-        *place = Some(Load { order, extent: 0, got: 0, first: 0, retries: 0 });
+        assert!(matches!(place, Load::None), "a slot has one fill at a time");
+        desk(seat).ask(order.class, self.layer, tag, !self.straight);
+        *place = Load::Waiting(order);
     }
 
-    fn promote(&mut self, slot: Tag, class: super::LoadClass, seat: &mut SeatContext) {
-        if let Some(load) = &mut self.loads[slot.index as usize]
-            && load.order.tag() == slot
+    fn promote(&mut self, slot: Tag, class: LoadClass, seat: &mut SeatContext) {
+        match &mut self.loads[slot.index as usize] {
+            Load::Waiting(order) if order.tag() == slot => order.class = order.class.min(class),
+            Load::Reading(tag) if *tag == slot => {}
+            // It has come meanwhile.
+            _ => return,
+        }
+        desk(seat).promote(self.layer, slot, class);
+    }
+
+    /// The desk's grant: the order goes into the job, the job to the reader.
+    fn take_job(&mut self, slot: Tag, mut job: Box<ReadJob>, seat: &mut SeatContext) {
+        let place = &mut self.loads[slot.index as usize];
+        let Load::Waiting(order) = std::mem::replace(place, Load::Reading(slot)) else {
+            panic!("a job for a slot that nobody asked for");
+        };
+        assert_eq!(order.tag(), slot, "a job for another life of its slot");
+        let desk = desk(seat);
+        let geometry = desk.geometry();
+        let expert = order.expert;
+        job.take(self.layer, order);
+        job.copy = desk.copy_of(self.layer, expert);
+        let extents = self.source.expert_extents(self.layer, expert);
+        match self.straight {
+            true => job.read_into_slot(self.slot_pieces(expert), geometry),
+            false => job.read_through_bounce(extents, geometry),
+        }
+        desk.submit(job);
+    }
+
+    /// An expert that lies as its slot does: for each node one run.
+    fn slot_pieces(&self, expert: crate::ids::ExpertId) -> impl Iterator<Item = Piece> {
+        let extent = self.source.expert_extents(self.layer, expert)[0];
+        let bytes = self.shape.slice_bytes();
+        let piece = move |node: usize| {
+            let slices = self.map.slices_of(node);
+            let offset = extent.offset + (slices.start * bytes) as u64;
+            let wanted = slices.len() * bytes;
+            (wanted > 0).then_some(Piece {
+                file: extent.file,
+                offset,
+                lead: 0,
+                wanted,
+                node,
+                at: 0,
+            })
+        };
+        (0..self.map.nodes).filter_map(piece)
+    }
+
+    fn take_read(&mut self, mut job: Box<ReadJob>, seat: &mut SeatContext) {
+        let slot = job.slot;
+        let place = &self.loads[slot.index as usize];
+        let known = matches!(place, Load::Reading(tag) if *tag == slot);
+        assert!(known, "a completion for another life of its slot");
+        seat.gauges.bytes_read(job.progress.bytes_read());
+        if job.progress.failure().is_none()
+            && let Err(damage) = self.unpack(&mut job)
         {
-            load.order.class = load.order.class.min(class);
-            desk(seat).promote(self.layer, slot, class);
+            job.progress.fail(usize::MAX, Some(Error::new(ErrorKind::InvalidData, damage)));
         }
-    }
-
-    fn load_mut(&mut self, slot: Tag) -> &mut Load {
-        let load = self.loads[slot.index as usize].as_mut().expect("a load for the slot");
-        assert_eq!(load.order.tag(), slot, "a completion for another life of its slot");
-        load
-    }
-
-    /// Asks the reader for what is left of the present extent.
-    fn read_on(&mut self, slot: Tag, staging: Staging, seat: &mut SeatContext) {
-        let layer = self.layer;
-        let source = self.source.clone();
-        let load = self.load_mut(slot);
-        let Extent { file, offset, bytes } =
-            source.expert_extents(layer, load.order.expert)[load.extent];
-        desk(seat).submit(ReadRequest {
-            layer,
-            slot,
-            class: load.order.class,
-            file,
-            offset: offset + load.got as u64,
-            range: load.first + load.got..load.first + bytes,
-            staging,
-        });
-    }
-
-    fn take_read(&mut self, done: ReadDone, seat: &mut SeatContext) {
-        let ReadDone { request, outcome } = done;
-        let slot = request.slot;
-        let wanted = request.range.len();
-        let source = self.source.clone();
-        let layer = self.layer;
-        let load = self.load_mut(slot);
-        match outcome {
-            Ok(0) => self.fail(slot, request.staging, None, seat),
-            Ok(got) => {
-                assert!(got <= wanted, "the reader gave more than was asked for");
-                seat.gauges.bytes_read(got as u64);
-                load.retries = 0;
-                load.got += if faults::active(Fault::ShortReadTakenAsFull) { wanted } else { got };
-                let extents = source.expert_extents(layer, load.order.expert);
-                if load.got == extents[load.extent].bytes {
-                    load.first += load.got;
-                    load.got = 0;
-                    load.extent += 1;
-                }
-                match load.extent == extents.len() {
-                    true => self.unpack(slot, request.staging, seat),
-                    false => self.read_on(slot, request.staging, seat),
-                }
-            }
-            Err(error) => {
-                load.retries += 1;
-                let passing =
-                    matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock);
-                match passing && load.retries <= RETRIES_MAX {
-                    true => self.read_on(slot, request.staging, seat),
-                    false => self.fail(slot, request.staging, Some(error), seat),
-                }
-            }
+        if job.progress.failure().is_some()
+            && !job.retried
+            && let Some(copy) = desk(seat).other_copy(job.copy)
+        {
+            (job.copy, job.retried) = (copy, true);
+            job.progress.restart();
+            seat.gauges.read_retried();
+            return desk(seat).submit(job);
         }
+        self.end(job, seat);
     }
 
-    /// All bytes are there: into the slot's slices, and the prefetcher is told.
-    fn unpack(&mut self, slot: Tag, staging: Staging, seat: &mut SeatContext) {
-        let load = self.loads[slot.index as usize].as_ref().expect("checked by load_mut");
-        let (expert, bytes) = (load.order.expert, load.first);
-        if let Err(damage) = self.source.verify(self.layer, expert, &staging.bytes()[..bytes]) {
-            let error = std::io::Error::new(ErrorKind::InvalidData, damage.to_string());
-            return self.fail(slot, staging, Some(error), seat);
-        }
-        let load = self.loads[slot.index as usize].take().expect("checked by load_mut");
-        let mut lease = load.order.lease;
+    /// Bytes that went through a buffer are put in place; all are checked if the user asked for it.
+    fn unpack(&self, job: &mut ReadJob) -> Result<(), String> {
+        let expert = job.expert;
+        let (staged, lease) = job.unpacking();
         for slice in 0..self.map.slices {
             let part = lease.part_mut(self.map.node_of(slice));
             let out = &mut part[self.shape.slice_range(&self.map, slice)];
-            let bytes = &staging.bytes()[..bytes];
-            self.source.unpack_slice(self.layer, expert, &self.shape, slice, bytes, out);
+            if let Some(staged) = staged {
+                self.source.unpack_slice(self.layer, expert, &self.shape, slice, staged, out);
+            }
+            let outcome = self.source.verify_slice(self.layer, expert, slice, out);
+            outcome.map_err(|damage| damage.to_string())?;
         }
-        lease.finish();
-        desk(seat).give_back(staging);
-        self.tell(slot, Ok(()), seat);
+        Ok(())
     }
 
-    fn fail(
-        &mut self,
-        slot: Tag,
-        staging: Staging,
-        error: Option<std::io::Error>,
-        seat: &mut SeatContext,
-    ) {
-        let load = self.loads[slot.index as usize].take().expect("checked by load_mut");
-        let expert = load.order.expert;
-        let extents = self.source.expert_extents(self.layer, expert);
-        // Damage is found when all extents are read.
-        let extent = extents[load.extent.min(extents.len() - 1)];
-        let fault = ReadFault {
-            layer: self.layer,
-            expert,
-            file: self.source.file_name(extent.file),
-            offset: extent.offset,
-            wanted: extent.bytes,
-            got: load.got,
-            error: error.map(|error| error.to_string()),
+    /// The slot is ready or empty, and the prefetcher is told.
+    fn end(&mut self, mut job: Box<ReadJob>, seat: &mut SeatContext) {
+        let slot = job.slot;
+        self.loads[slot.index as usize] = Load::None;
+        let lease = job.end();
+        let outcome = match job.progress.failure() {
+            None => {
+                lease.finish();
+                Ok(())
+            }
+            Some(failure) => Err(Arc::new(ReadFault {
+                layer: self.layer,
+                expert: job.expert,
+                file: self.source.file_name(failure.file),
+                offset: failure.offset,
+                wanted: failure.wanted,
+                got: failure.got,
+                error: failure.error.as_ref().map(|error| error.to_string()),
+            })),
         };
-        drop(load);
-        desk(seat).give_back(staging);
-        self.tell(slot, Err(Arc::new(fault)), seat);
-    }
-
-    fn tell(&self, slot: Tag, outcome: Result<(), Arc<ReadFault>>, seat: &mut SeatContext) {
+        desk(seat).give_back(job);
         let message = Message::Loaded { slot, outcome };
         seat.outbox.send(self.layer, StageKind::Prefetch, slot, message);
     }
 }
 
-fn desk(seat: &mut SeatContext) -> &mut super::LoadDesk {
+fn desk(seat: &mut SeatContext) -> &mut LoadDesk {
     seat.desk.as_mut().expect("loaders sit on the I/O seat")
 }
 
@@ -197,8 +187,8 @@ impl Stage for Loader {
         match message {
             Message::Demand(order) => self.take_order(order, seat),
             Message::Promote { slot, class } => self.promote(slot, class, seat),
-            Message::Buffer { slot, staging } => self.read_on(slot, staging, seat),
-            Message::Read(done) => self.take_read(done, seat),
+            Message::Job { slot, job } => self.take_job(slot, job, seat),
+            Message::Read(job) => self.take_read(job, seat),
             other => panic!("a loader takes orders and reads, not {other:?}"),
         }
         timer.stop(&seat.gauges, StageKind::Load);

@@ -5,24 +5,32 @@
 //! come first served. A hit is a read lease at once, a miss is a demand to the loader, and the
 //! wave goes on to matmul while its misses arrive there one by one. The prefetcher keeps the waves
 //! that wait for each slot: two waves that miss the same expert share one read, and a failed read
-//! fails the rows of both. Hints fill slots that nobody needs and never touch a leased slot or a
-//! read in flight.
+//! fails the rows of both. Reads ahead (`ahead`: later chunks of a wave that is here, and guesses) fill
+//! slots that nobody needs and never touch a leased slot or a read in flight.
 
+mod ahead;
+pub mod eviction;
+mod governor;
 mod policy;
 mod slots;
 
-pub use policy::{LOOKAHEADS, Lookahead};
+pub use policy::{LOOKAHEADS, Lookahead, Residency};
+pub use slots::{SlotState, SlotTable};
 
-use crate::gauge::StageTimer;
+use crate::foresight::Guess;
+use crate::gauge::{HintOutcome, StageTimer};
 use crate::ids::{ExpertId, LayerId, Tag};
 use crate::limits::Limits;
 use crate::load::{LoadClass, LoadOrder, ReadFault};
 use crate::queue::faults::{self, Fault};
 use crate::spec::MoeSpec;
 use crate::stage::{ActorId, Arrival, Message, Outbox, SeatContext, Stage, StageKind};
-use crate::wave::Wave;
+use crate::uses::UseCounts;
+use crate::wave::{ExpertRows, Wave};
+use ahead::{Ahead, Reason};
+use eviction::Habits;
 use millstream_topology::arena::{LayerArena, ReadLease};
-use slots::{SlotState, SlotTable, Waiter};
+use slots::Waiter;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -34,8 +42,12 @@ pub struct Prefetcher {
     top_k: usize,
     result_rows_max: usize,
     lookahead: Lookahead,
+    /// The layer's router guesses for later layers when it is asked.
+    foresees: bool,
+    uses: Arc<UseCounts>,
     arena: Arc<LayerArena>,
     table: SlotTable,
+    ahead: Ahead,
     /// Waves whose next chunk isn't granted yet, first come first served.
     queue: VecDeque<Box<Wave>>,
     /// Experts of the last wave, what [`Lookahead::Repeat`] guesses.
@@ -50,18 +62,25 @@ impl Prefetcher {
         hidden: usize,
         moe: &MoeSpec,
         limits: &Limits,
-        lookahead: Lookahead,
+        residency: Residency,
         arena: Arc<LayerArena>,
     ) -> Prefetcher {
         let slots = limits.slots[layer.index()];
+        let Residency { lookahead, foresees, eviction, uses } = residency;
+        let learned = uses.of_layer(layer);
+        let habits = Habits { experts: moe.experts, top_k: moe.top_k, learned: &learned };
+        let always = lookahead != Lookahead::Auto;
         Prefetcher {
             layer,
             next,
             top_k: moe.top_k,
             result_rows_max: limits.partial_bytes_max / 4 / hidden,
             lookahead,
+            foresees,
+            uses,
             arena,
-            table: SlotTable::new(slots, moe.experts, limits.waves_max),
+            table: SlotTable::new(slots, limits.waves_max, eviction, &habits),
+            ahead: Ahead::new(slots, moe.experts, limits.waves_max, always),
             queue: VecDeque::with_capacity(limits.waves_max),
             last_union: Vec::with_capacity(moe.experts),
         }
@@ -69,10 +88,11 @@ impl Prefetcher {
 
     fn take_wave(&mut self, wave: Box<Wave>, seat: &mut SeatContext) {
         if wave.chunk.end == 0 {
+            self.ahead.arrived(wave.tag);
             self.last_union.clear();
             self.last_union.extend(wave.routing.union.iter().map(|rows| rows.expert));
             if let (Some(next), Lookahead::Repeat) = (self.next, self.lookahead) {
-                seat.outbox.send(next, StageKind::Prefetch, wave.tag, Message::Guess);
+                seat.outbox.send(next, StageKind::Prefetch, wave.tag, Message::Repeat(wave.tag));
             }
         }
         self.queue.push_back(wave);
@@ -84,10 +104,12 @@ impl Prefetcher {
         while let Some(wave) = self.queue.front_mut() {
             if wave.chunk.end == wave.chunk.start || wave.computed.len() == wave.chunk.len() {
                 let first = wave.chunk.end;
-                wave.chunk = first..next_end(wave, first, self.table.len(), self.result_rows_max);
+                wave.chunk = first..next_end(wave, first, self.table.cap(), self.result_rows_max);
                 wave.computed.clear();
                 wave.arrivals_pending = 0;
             }
+            // The cap may have been lowered while the chunk waited.
+            wave.chunk.end = wave.chunk.end.min(wave.chunk.start + self.table.cap());
             let (union, chunk) = (&wave.routing.union, wave.chunk.clone());
             let experts = union[chunk].iter().map(|rows| rows.expert);
             if !self.table.can_grant(experts) {
@@ -95,17 +117,26 @@ impl Prefetcher {
             }
             let mut wave = self.queue.pop_front().expect("the front was looked at");
             self.grant(&mut wave, seat);
-            seat.outbox.send_wave(self.layer, StageKind::Matmul, wave);
+            let later = wave.routing.union[wave.chunk.end..].iter().map(|rows| rows.expert);
+            self.ahead.granted(wave.tag, later.take(self.table.cap()));
             self.send_orders(seat);
+            if self.foresees && wave.chunk.start == 0 && wave.is_decode() {
+                let message = Message::Foresee(wave.tag);
+                seat.outbox.send(self.layer, StageKind::Router, wave.tag, message);
+            }
+            seat.outbox.send_wave(self.layer, StageKind::Matmul, wave);
         }
+        self.read_ahead(seat);
     }
 
     /// Leases for the hits of a chunk, waiting places for its misses.
     fn grant(&mut self, wave: &mut Wave, seat: &mut SeatContext) {
         let class = if wave.is_decode() { LoadClass::Decode } else { LoadClass::Prefill };
-        self.table.begin_chunk();
+        self.table.begin_chunk(if wave.chunk.start == 0 { wave.rows.len() } else { 0 });
         for union_index in wave.chunk.clone() {
-            self.table.want(wave.routing.union[union_index].expert);
+            let ExpertRows { expert, count, .. } = wave.routing.union[union_index];
+            self.table.want(expert, count as usize);
+            self.uses.add(self.layer, expert, count);
         }
         for union_index in wave.chunk.clone() {
             let expert = wave.routing.union[union_index].expert;
@@ -113,12 +144,12 @@ impl Prefetcher {
             match self.table.slot_of(expert) {
                 Some(slot) => match self.table.state(slot) {
                     SlotState::Ready => {
-                        seat.gauges.expert_hit();
+                        self.count_use(slot, true, seat);
                         let lease = lease(&mut self.table, &self.arena, slot);
                         wave.leases.push((union_index as u32, lease));
                     }
                     SlotState::Filling => {
-                        seat.gauges.expert_miss();
+                        self.count_use(slot, false, seat);
                         wave.arrivals_pending += 1;
                         // A prompt's read may be under way for a stream that waits from now on.
                         if self.table.wait(slot, waiter) || class == LoadClass::Decode {
@@ -127,27 +158,52 @@ impl Prefetcher {
                             seat.outbox.send(self.layer, StageKind::Load, tag, message);
                         }
                     }
-                    SlotState::Empty => unreachable!("an empty slot has no expert"),
+                    SlotState::Empty | SlotState::Retired => {
+                        unreachable!("a slot without content has no expert")
+                    }
                 },
                 None => {
                     seat.gauges.expert_miss();
                     wave.arrivals_pending += 1;
                     let slot = self.table.victim().expect("can_grant counted the victims");
-                    self.start_fill(slot, expert, class);
+                    self.start_fill(slot, expert, class, seat);
                     self.table.wait(slot, waiter);
                 }
             }
         }
     }
 
+    /// A wave finds an expert in its slot, or on its way there.
+    fn count_use(&mut self, slot: u32, ready: bool, seat: &SeatContext) {
+        let reason = self.ahead.used(slot);
+        // A later chunk's expert was read because this wave missed it.
+        match ready && reason != Some(Reason::LaterChunk) {
+            true => seat.gauges.expert_hit(),
+            false => seat.gauges.expert_miss(),
+        }
+        if reason == Some(Reason::Guess) {
+            let outcome = if ready { HintOutcome::Useful } else { HintOutcome::Late };
+            seat.gauges.hint_ended(outcome, self.expert_bytes());
+        }
+    }
+
+    /// Bytes of an expert in its slot.
+    fn expert_bytes(&self) -> u64 {
+        (0..self.arena.nodes()).map(|node| self.arena.part_bytes(node) as u64).sum()
+    }
+
     /// Takes the slot's fill lease; the order goes out with [`Prefetcher::send_orders`].
-    fn start_fill(&mut self, slot: u32, expert: ExpertId, class: LoadClass) {
+    fn start_fill(&mut self, slot: u32, expert: ExpertId, class: LoadClass, seat: &SeatContext) {
+        if self.ahead.replaced(slot) {
+            seat.gauges.hint_ended(HintOutcome::Wasted, self.expert_bytes());
+        }
         let lease = self.arena.begin_fill(slot).expect("a victim has no lease out");
         self.table.fill(slot, expert, lease.generation(), class == LoadClass::Hint);
         self.table.orders.push(LoadOrder { expert, lease, class });
     }
 
-    /// Orders follow the wave, so that matmul has the wave before an expert arrives.
+    /// Reads go out before the wave: an expert can't overtake it, because it arrives at matmul
+    /// through this prefetcher, after the wave.
     fn send_orders(&mut self, seat: &mut SeatContext) {
         for order in self.table.orders.drain(..) {
             let tag = order.tag();
@@ -163,6 +219,7 @@ impl Prefetcher {
     ) {
         let slot = tag.index;
         assert_eq!(self.table.tag(slot), tag, "a completion for another life of its slot");
+        self.ahead.ended(slot, outcome.is_err());
         match outcome {
             Ok(()) => {
                 self.table.filled(slot);
@@ -203,25 +260,65 @@ impl Prefetcher {
         self.grant_chunks(seat);
     }
 
-    /// Hints: loads the experts that the last wave used and that have gone since.
-    fn guess(&mut self, seat: &mut SeatContext) {
-        for index in 0..self.last_union.len() {
-            let expert = self.last_union[index];
-            self.hint(expert, seat);
+    /// The guess that the next wave wants what the last one used.
+    fn repeat(&mut self, wave: Tag, seat: &mut SeatContext) {
+        let mut guess = Guess::new(wave);
+        self.last_union.iter().for_each(|&expert| guess.add(expert));
+        self.take_guess(&guess, seat);
+    }
+
+    fn take_guess(&mut self, guess: &Guess, seat: &mut SeatContext) {
+        self.ahead.guessed(guess);
+        self.read_ahead(seat);
+    }
+
+    /// Starts reads ahead while there is room for them and no wave waits for slots.
+    fn read_ahead(&mut self, seat: &mut SeatContext) {
+        if !self.queue.is_empty() {
+            return;
+        }
+        let slots = self.table.cap();
+        let room = slots.saturating_sub(self.top_k).max(slots / 2);
+        loop {
+            let next = self.ahead.next(|expert| self.table.slot_of(expert).is_some());
+            let Some((expert, reason)) = next else { break };
+            let by_worth = reason == Reason::Guess && self.lookahead == Lookahead::Repeat;
+            let victim = match reason {
+                Reason::Guess if self.table.hints() >= room => None,
+                Reason::Guess if by_worth => self.table.victim_for_hint(expert),
+                _ => self.table.victim_ahead(|expert| self.ahead.is_wanted(expert)),
+            };
+            let Some(slot) = victim else {
+                if by_worth {
+                    self.ahead.forget(expert);
+                    continue;
+                }
+                break;
+            };
+            let class = match reason {
+                Reason::Guess => LoadClass::Hint,
+                Reason::LaterChunk => LoadClass::Prefill,
+            };
+            self.start_fill(slot, expert, class, seat);
+            self.ahead.started(slot, reason);
+            if reason == Reason::Guess {
+                seat.gauges.hint();
+            }
         }
         self.send_orders(seat);
     }
 
-    /// Loads an expert as a guess, if there is room for guesses and a slot worth less.
+    /// Loads an expert for nobody in particular, if there is room for guesses and a slot worth less.
     fn hint(&mut self, expert: ExpertId, seat: &mut SeatContext) {
-        let room = self.table.len().saturating_sub(self.top_k);
+        let room = self.table.cap().saturating_sub(self.top_k);
         if self.table.slot_of(expert).is_some() || self.table.hints() >= room {
             return;
         }
         if let Some(slot) = self.table.victim_for_hint(expert) {
-            self.start_fill(slot, expert, LoadClass::Hint);
+            self.start_fill(slot, expert, LoadClass::Hint, seat);
             seat.gauges.hint();
         }
+        self.send_orders(seat);
     }
 }
 
@@ -258,11 +355,9 @@ impl Stage for Prefetcher {
             Message::Wave(wave) => self.take_wave(wave, seat),
             Message::Loaded { slot, outcome } => self.take_loaded(slot, outcome, seat),
             Message::Returned(lease) => self.take_back(lease, seat),
-            Message::Guess => self.guess(seat),
-            Message::Hint(expert) => {
-                self.hint(expert, seat);
-                self.send_orders(seat);
-            }
+            Message::Repeat(wave) => self.repeat(wave, seat),
+            Message::Guessed(guess) => self.take_guess(&guess, seat),
+            Message::Hint(expert) => self.hint(expert, seat),
             other => panic!("a prefetcher takes waves, leases and loads, not {other:?}"),
         }
         timer.stop(&seat.gauges, StageKind::Prefetch);

@@ -2,11 +2,17 @@
 //!
 //! Owned by one prefetcher, so it needs no lock; the arena's own slot word guards the bytes, and
 //! the two must agree (a fill lease that isn't granted is a bug here). The victim is the ready
-//! slot that was used longest ago.
+//! slot whose expert is worth least by the layer's policy (`eviction/`). Fewer slots than there are
+//! may be usable: the cap can be lowered and raised while waves run. Lowering waits for nobody:
+//! free slots retire at once, others when they come free, and whoever owns their pages is told. The
+//! replay of traces runs this same table, without an arena.
 
+use super::eviction::{EvictionPolicy, Habits};
 use crate::ids::{ExpertId, Tag};
 use crate::load::LoadOrder;
+use crate::prefetch::eviction::Eviction;
 use crate::queue::faults::{self, Fault};
+use std::collections::VecDeque;
 
 /// What is going on in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +23,8 @@ pub enum SlotState {
     Filling,
     /// An expert is in it.
     Ready,
+    /// Beyond the cap: nothing in it, and it isn't filled.
+    Retired,
 }
 
 /// A wave that waits for a slot.
@@ -36,8 +44,6 @@ struct Slot {
     leases: u32,
     /// Loaded, or being loaded, for a guess, and not used since.
     hint: bool,
-    /// The chunk that used it last.
-    used: u64,
     waiters: Vec<Waiter>,
 }
 
@@ -47,37 +53,52 @@ pub struct SlotTable {
     /// By expert.
     slot_of: Vec<Option<u32>>,
     /// By expert: the chunk that used it last, also when it has gone.
-    used: Vec<u64>,
+    wanted: Vec<u64>,
     /// Counts chunks.
     clock: u64,
+    policy: Box<dyn Eviction>,
+    /// Slots that may be used.
+    cap: usize,
+    /// Slots that aren't retired; above the cap while leases and reads hold too many.
+    usable: usize,
+    /// Slots that retired and that nobody has asked for yet.
+    retired: VecDeque<u32>,
     /// Orders that are to be sent.
-    pub orders: Vec<LoadOrder>,
+    pub(super) orders: Vec<LoadOrder>,
 }
 
 impl SlotTable {
     /// Empty slots.
-    pub fn new(slots: usize, experts: usize, waves_max: usize) -> SlotTable {
+    pub fn new(
+        slots: usize,
+        waves_max: usize,
+        policy: EvictionPolicy,
+        habits: &Habits<'_>,
+    ) -> SlotTable {
         let slot = |_| Slot {
             expert: None,
             state: SlotState::Empty,
             generation: 0,
             leases: 0,
             hint: false,
-            used: 0,
             waiters: Vec::with_capacity(waves_max),
         };
         SlotTable {
             slots: (0..slots).map(slot).collect(),
-            slot_of: vec![None; experts],
-            used: vec![0; experts],
+            slot_of: vec![None; habits.experts],
+            wanted: vec![0; habits.experts],
             clock: 0,
+            policy: policy.start(habits),
+            cap: slots,
+            usable: slots,
+            retired: VecDeque::with_capacity(slots),
             orders: Vec::with_capacity(slots),
         }
     }
 
-    /// Slots in all.
-    pub fn len(&self) -> usize {
-        self.slots.len()
+    /// Slots that may be used: no chunk is larger.
+    pub fn cap(&self) -> usize {
+        self.cap
     }
 
     /// The slot that holds an expert or is being filled with it.
@@ -100,9 +121,47 @@ impl SlotTable {
         self.slots.iter().filter(|slot| slot.hint).count()
     }
 
+    /// Lets fewer or more slots be used, at least one. Slots that retire come out of
+    /// [`SlotTable::next_retired`], now or when their leases and reads end. Raising makes retired
+    /// slots empty again: by then no fill lease of theirs may be out.
+    pub fn set_cap(&mut self, cap: usize) {
+        self.cap = cap.clamp(1, self.slots.len());
+        for index in 0..self.slots.len() as u32 {
+            let slot = &mut self.slots[index as usize];
+            if self.usable < self.cap && slot.state == SlotState::Retired {
+                slot.state = SlotState::Empty;
+                self.usable += 1;
+                self.retired.retain(|&retired| retired != index);
+            }
+        }
+        self.settle();
+    }
+
+    /// A slot that has retired: its pages may be given back, under its fill lease. Each is told once.
+    pub fn next_retired(&mut self) -> Option<u32> {
+        self.settle();
+        self.retired.pop_front()
+    }
+
+    /// Retires free slots, those worth least first, until no more than the cap are usable.
+    fn settle(&mut self) {
+        while self.usable > self.cap {
+            let Some(index) = self.least_worth(|slot| self.is_victim(slot)) else { return };
+            let slot = &mut self.slots[index as usize];
+            slot.state = SlotState::Retired;
+            slot.hint = false;
+            if let Some(expert) = slot.expert.take() {
+                self.slot_of[expert.index()] = None;
+            }
+            self.usable -= 1;
+            self.retired.push_back(index);
+        }
+    }
+
     /// True when every expert of a chunk can have a slot now: it has one, or there is a victim
     /// for it that the chunk itself doesn't need.
-    pub fn can_grant(&self, experts: impl Iterator<Item = ExpertId>) -> bool {
+    pub fn can_grant(&mut self, experts: impl Iterator<Item = ExpertId>) -> bool {
+        self.settle();
         let (mut missing, mut kept) = (0, 0);
         for expert in experts {
             match self.slot_of(expert) {
@@ -114,52 +173,66 @@ impl SlotTable {
         missing <= victims - kept
     }
 
-    /// Begins a chunk: its experts are marked with [`SlotTable::want`] and are no victims.
-    pub fn begin_chunk(&mut self) {
+    /// Begins a chunk: its experts are marked with [`SlotTable::want`] and are no victims. A wave's
+    /// first chunk brings the wave's tokens with it, the others none.
+    pub fn begin_chunk(&mut self, tokens: usize) {
         self.clock += 1;
+        self.policy.pass(tokens);
     }
 
-    /// Marks an expert as used by the present chunk.
-    pub fn want(&mut self, expert: ExpertId) {
-        self.used[expert.index()] = self.clock;
-        if let Some(slot) = self.slot_of(expert) {
-            self.slots[slot as usize].used = self.clock;
-        }
+    /// Marks an expert as used by the present chunk, for so many of the wave's tokens.
+    pub fn want(&mut self, expert: ExpertId, tokens: usize) {
+        self.wanted[expert.index()] = self.clock;
+        self.policy.used(expert, tokens);
     }
 
     fn is_victim(&self, slot: &Slot) -> bool {
         match slot.state {
             SlotState::Empty => true,
-            SlotState::Filling => false,
+            SlotState::Filling | SlotState::Retired => false,
             SlotState::Ready => slot.leases == 0,
         }
     }
 
-    /// An empty slot, or the one that was used longest ago and that the present chunk doesn't
-    /// need.
-    pub fn victim(&self) -> Option<u32> {
-        let candidates = self.slots.iter().enumerate();
-        candidates
-            .filter(|(_, slot)| {
-                self.is_victim(slot) && (slot.expert.is_none() || slot.used < self.clock)
-            })
-            .min_by_key(|(_, slot)| (slot.expert.is_some(), slot.used))
-            .map(|(index, _)| index as u32)
+    /// Of the slots that qualify an empty one, or the one worth least; the lowest among equals.
+    fn least_worth(&self, qualifies: impl Fn(&Slot) -> bool) -> Option<u32> {
+        let mut least: Option<(u32, f64)> = None;
+        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| qualifies(slot)) {
+            if slot.state == SlotState::Empty {
+                return Some(index as u32);
+            }
+            let worth = slot.expert.map_or(0.0, |expert| self.policy.worth(expert));
+            if least.is_none_or(|(_, before)| worth < before) {
+                least = Some((index as u32, worth));
+            }
+        }
+        least.map(|(index, _)| index)
     }
 
-    /// As [`SlotTable::victim`], for a guess: only a free slot, or one whose expert was used less
-    /// recently than the guessed one.
-    pub fn victim_for_hint(&self, guess: ExpertId) -> Option<u32> {
-        let worth = self.used[guess.index()];
+    /// An empty slot, or the one worth least that the present chunk doesn't need.
+    pub fn victim(&self) -> Option<u32> {
+        let needed = |expert: ExpertId| self.wanted[expert.index()] == self.clock;
+        self.least_worth(|slot| self.is_victim(slot) && !slot.expert.is_some_and(needed))
+    }
+
+    /// As [`SlotTable::victim`], for a guess: only a free slot, or one whose expert is worth less
+    /// than the guess.
+    pub fn victim_for_hint(&mut self, guess: ExpertId) -> Option<u32> {
+        self.settle();
+        let guess = self.policy.worth(guess);
+        let below = |expert| self.policy.worth(expert) < guess;
         let evict_leased = faults::active(Fault::HintEvictsLeased);
-        let candidates = self.slots.iter().enumerate();
-        candidates
-            .filter(|(_, slot)| {
-                self.is_victim(slot) && (slot.expert.is_none() || slot.used < worth)
-                    || evict_leased && slot.state == SlotState::Ready
-            })
-            .min_by_key(|(_, slot)| (slot.expert.is_some(), slot.used))
-            .map(|(index, _)| index as u32)
+        self.least_worth(|slot| {
+            self.is_victim(slot) && slot.expert.is_none_or(below)
+                || evict_leased && slot.state == SlotState::Ready
+        })
+    }
+
+    /// As [`SlotTable::victim`], for a read ahead of a wave: an empty slot, or of those that nobody
+    /// reads and whose expert isn't `wanted` soon the one worth least.
+    pub fn victim_ahead(&mut self, wanted: impl Fn(ExpertId) -> bool) -> Option<u32> {
+        self.settle();
+        self.least_worth(|slot| self.is_victim(slot) && !slot.expert.is_some_and(&wanted))
     }
 
     /// A fill begins: what was in the slot is gone.
@@ -173,7 +246,6 @@ impl SlotTable {
         entry.state = SlotState::Filling;
         entry.generation = generation;
         entry.hint = hint;
-        entry.used = self.used[expert.index()];
     }
 
     /// A wave waits for a slot that is being filled. True when the fill was a hint until now.
@@ -228,65 +300,5 @@ impl SlotTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ready(table: &mut SlotTable, slot: u32, expert: u32) {
-        table.fill(slot, ExpertId(expert), 1, false);
-        table.filled(slot);
-    }
-
-    fn chunk(table: &mut SlotTable, experts: &[u32]) {
-        table.begin_chunk();
-        experts.iter().for_each(|&expert| table.want(ExpertId(expert)));
-    }
-
-    #[test]
-    fn victim_is_used_longest_ago_and_never_leased() {
-        let mut table = SlotTable::new(3, 8, 2);
-        chunk(&mut table, &[0, 1, 2]);
-        (0..3).for_each(|slot| ready(&mut table, slot, slot));
-        chunk(&mut table, &[0]);
-        table.leased(1);
-        chunk(&mut table, &[5]);
-        assert_eq!(table.victim(), Some(2));
-        table.leased(2);
-        assert_eq!(table.victim(), Some(0));
-        table.leased(0);
-        assert_eq!(table.victim(), None);
-    }
-
-    #[test]
-    fn experts_of_the_chunk_are_no_victims() {
-        let mut table = SlotTable::new(2, 8, 2);
-        chunk(&mut table, &[0, 1]);
-        (0..2).for_each(|slot| ready(&mut table, slot, slot));
-        let experts = [0, 1, 2].map(ExpertId);
-        assert!(!table.can_grant(experts.into_iter()), "two slots can't hold three experts");
-        assert!(table.can_grant([ExpertId(1), ExpertId(7)].into_iter()));
-        chunk(&mut table, &[1, 7]);
-        assert_eq!(table.victim(), Some(0));
-    }
-
-    #[test]
-    fn a_hint_takes_no_slot_that_is_worth_more() {
-        let mut table = SlotTable::new(1, 8, 2);
-        chunk(&mut table, &[3]);
-        chunk(&mut table, &[0]);
-        ready(&mut table, 0, 0);
-        assert_eq!(table.victim_for_hint(ExpertId(3)), None);
-        chunk(&mut table, &[3]);
-        assert_eq!(table.victim_for_hint(ExpertId(3)), Some(0));
-        table.leased(0);
-        assert_eq!(table.victim_for_hint(ExpertId(3)), None);
-    }
-
-    #[test]
-    fn failed_fill_leaves_the_slot_empty() {
-        let mut table = SlotTable::new(1, 8, 2);
-        table.fill(0, ExpertId(4), 1, false);
-        table.failed(0);
-        assert_eq!(table.state(0), SlotState::Empty);
-        assert_eq!(table.slot_of(ExpertId(4)), None);
-    }
-}
+#[path = "slots_tests.rs"]
+mod tests;

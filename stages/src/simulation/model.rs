@@ -6,10 +6,10 @@
 
 use super::random::Random;
 use crate::ids::{ExpertId, FileId, LayerId};
-use crate::load::{EXPERT_MATRICES, ExpertShape};
-use crate::parts::part_shape;
+use crate::load::{EXPERT_MATRICES, ExpertMatrix, ExpertShape};
+use crate::parts::{expert_parts, part_shape};
 use crate::spec::ModelSpec;
-use crate::weights::{Extent, Part, Rectangle, SourceError, WeightSource};
+use crate::weights::{Extent, Part, Rectangle, SourceError, Staged, WeightSource};
 use millstream_kernels::formats::{f16::f32_to_f16, fp8};
 use millstream_kernels::{FileMatrix, ScaleType, WeightFormat};
 
@@ -45,6 +45,8 @@ pub struct RandomModel {
     /// By layer, by expert: where in the file.
     extents: Vec<Vec<Vec<Extent>>>,
     file: Vec<u8>,
+    /// Experts lie in the file as in their slots.
+    packed: bool,
 }
 
 /// A tensor in the file layout.
@@ -57,15 +59,27 @@ struct Drawn {
 }
 
 impl RandomModel {
-    /// Draws a model.
+    /// Draws a model whose experts lie in its file tensor by tensor.
     pub fn new(spec: ModelSpec, seed: u64, formats: impl Into<RandomFormats>) -> RandomModel {
-        let formats = formats.into();
-        let mut model =
-            RandomModel { spec, seed, formats, extents: vec![], file: b"a header".to_vec() };
+        RandomModel::draw_all(spec, seed, formats.into(), false)
+    }
+
+    /// Draws a model whose experts lie in its file as in their slots. Its weights are those of
+    /// [`RandomModel::new`].
+    pub fn packed(spec: ModelSpec, seed: u64, formats: impl Into<RandomFormats>) -> RandomModel {
+        RandomModel::draw_all(spec, seed, formats.into(), true)
+    }
+
+    fn draw_all(spec: ModelSpec, seed: u64, formats: RandomFormats, packed: bool) -> RandomModel {
+        let file = b"a header".to_vec();
+        let mut model = RandomModel { spec, seed, formats, extents: vec![], file, packed };
         for layer in 0..model.spec.layers.len() {
             let id = LayerId(layer as u32);
             let experts = model.spec.layers[layer].moe().map_or(0, |moe| moe.experts);
-            let of_layer = (0..experts as u32).map(|expert| model.store(id, ExpertId(expert)));
+            let of_layer = (0..experts as u32).map(|expert| match packed {
+                true => model.store_packed(id, ExpertId(expert)),
+                false => model.store(id, ExpertId(expert)),
+            });
             let of_layer = of_layer.collect();
             model.extents.push(of_layer);
         }
@@ -87,6 +101,26 @@ impl RandomModel {
         };
         let first = put(&[Part::ExpertGate(expert), Part::ExpertUp(expert)]);
         vec![first, put(&[Part::ExpertDown(expert)])]
+    }
+
+    /// Appends an expert to the file as it lies in a slot, at a multiple of 64 bytes.
+    fn store_packed(&mut self, layer: LayerId, expert: ExpertId) -> Vec<Extent> {
+        let moe = self.spec.layers[layer.index()].moe().expect("a layer with experts");
+        let shape = ExpertShape::new(self.spec.hidden, moe, self.spec.slices, self.formats.experts);
+        self.file.resize(self.file.len().next_multiple_of(64), 0xAA);
+        let (offset, bytes) = (self.file.len(), shape.expert_bytes());
+        self.file.resize(offset + bytes, 0);
+        for (which, part) in EXPERT_MATRICES.into_iter().zip(expert_parts(expert)) {
+            let drawn = self.draw(Some(layer), part);
+            for slice in 0..shape.slices {
+                let Rectangle { rows, cols } = shape.rectangle(which, slice);
+                let first = offset + slice * shape.slice_bytes();
+                let range = shape.range(which);
+                let out = &mut self.file[first + range.start..first + range.end];
+                drawn.view().lay_out(rows, cols, out);
+            }
+        }
+        vec![Extent { file: FileId(0), offset: offset as u64, bytes }]
     }
 
     /// Reads the made-up file as `pread` would.
@@ -205,23 +239,35 @@ impl WeightSource for RandomModel {
         &self.extents[layer.index()][expert.index()]
     }
 
+    fn is_slot_layout(&self, _: LayerId) -> bool {
+        self.packed
+    }
+
     fn unpack_slice(
         &self,
         _: LayerId,
         _: ExpertId,
         shape: &ExpertShape,
         slice: usize,
-        mut staging: &[u8],
+        staged: Staged<'_>,
         out: &mut [u8],
     ) {
+        let mut rest = staged.extent(0);
+        if self.packed {
+            let bytes = shape.slice_bytes();
+            return out.copy_from_slice(&rest[slice * bytes..(slice + 1) * bytes]);
+        }
         for which in EXPERT_MATRICES {
+            if which == ExpertMatrix::Down {
+                rest = staged.extent(1);
+            }
             let format = shape.formats[which as usize];
             let whole = ExpertShape { slices: 1, ..*shape };
             let [rows, cols] = whole.dimensions(which);
-            let (weights, rest) = staging.split_at(format.file_bytes(rows, cols));
+            let (weights, after) = rest.split_at(format.file_bytes(rows, cols));
             let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);
-            let (scales, rest) = rest.split_at(format.file_scales(rows, cols) * scale_bytes);
-            staging = rest;
+            let scales;
+            (scales, rest) = after.split_at(format.file_scales(rows, cols) * scale_bytes);
             let Rectangle { rows: slice_rows, cols: slice_cols } = shape.rectangle(which, slice);
             FileMatrix { format, rows, cols, weights, scales }.lay_out(
                 slice_rows,

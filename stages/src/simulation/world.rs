@@ -4,14 +4,18 @@ use super::model::{RandomFormats, RandomModel};
 use super::random::Random;
 use super::reader::{FaultyReader, Manners};
 use super::small_spec;
+use crate::foresight::Recording;
 use crate::ids::{ExpertId, SequenceId, Tag};
 use crate::limits::{KV_BLOCK_ROWS, Limits, LimitsRequest};
 use crate::pipeline::{Assembly, Blueprint, assemble, executor_bounds};
-use crate::prefetch::Lookahead;
+use crate::prefetch::eviction::EVICTIONS;
+use crate::prefetch::{LOOKAHEADS, Lookahead};
 use crate::queue::{SimCrew, SimPlan};
 use crate::seat::{Seat, Step};
+use crate::spec::LayerSpec;
 use crate::stage::{ActorId, Envelope, Message, StageKind};
 use crate::straight_line::StraightLine;
+use crate::uses::UseCounts;
 use crate::wave::{Row, Wave};
 use millstream_kernels::{Isa, Kernels, ScaleType, WeightFormat};
 use millstream_topology::arena::Binding;
@@ -59,7 +63,8 @@ struct Fed {
 }
 
 impl World {
-    /// The small model, in f32 for even seeds and in integers for odd ones, and its references.
+    /// The small model, in f32 tensor by tensor for even seeds, in integers and laid out as slots
+    /// for odd ones, and its references.
     pub fn new() -> World {
         let scale = ScaleType::F32;
         let integers = RandomFormats {
@@ -70,13 +75,15 @@ impl World {
                 WeightFormat::Int2Row(scale),
             ],
         };
-        World { cases: [Case::new(WeightFormat::F32.into()), Case::new(integers)] }
+        let tensors = RandomModel::new(small_spec(), 42, WeightFormat::F32);
+        let packed = RandomModel::packed(small_spec(), 42, integers);
+        World { cases: [tensors, packed].map(Case::new) }
     }
 }
 
 impl Case {
-    fn new(formats: RandomFormats) -> Case {
-        let model = Arc::new(RandomModel::new(small_spec(), 42, formats));
+    fn new(model: RandomModel) -> Case {
+        let model = Arc::new(model);
         let expected = SEQUENCES
             .iter()
             .map(|tokens| {
@@ -157,7 +164,7 @@ impl Case {
         if random.one_in(3) {
             limits.partial_bytes_max = limits.rows_max * self.model.spec.hidden * 4;
         }
-        let lookahead = if random.one_in(2) { Lookahead::Repeat } else { Lookahead::Off };
+        let (lookahead, recording) = self.lookahead(random);
         Blueprint {
             spec: self.model.spec.clone(),
             source: self.model.clone(),
@@ -165,8 +172,29 @@ impl Case {
             limits,
             kernels: Kernels::new(Isa::Scalar).expect("scalar kernels run everywhere"),
             lookahead,
+            recording,
+            eviction: EVICTIONS[random.below(EVICTIONS.len())],
+            uses: UseCounts::new(&self.model.spec).into(),
             binding: Binding::off(),
         }
+    }
+}
+
+impl Case {
+    /// Any lookahead; a recording names experts by chance.
+    fn lookahead(&self, random: &mut Random) -> (Lookahead, Option<Arc<Recording>>) {
+        let named = random.below(LOOKAHEADS.len() + 1);
+        if let Some((lookahead, ..)) = LOOKAHEADS.get(named) {
+            return (*lookahead, None);
+        }
+        let layers = &self.model.spec.layers;
+        let mut of_layer = |layer: &LayerSpec| {
+            let moe = layer.moe();
+            moe.map_or(vec![], |moe| (0..3).map(|_| random.below(moe.experts) as u32).collect())
+        };
+        let positions = (0..KV_BLOCK_ROWS).map(|_| layers.iter().map(&mut of_layer).collect());
+        let recording = Recording { positions: positions.collect() };
+        (Lookahead::Recorded, Some(Arc::new(recording)))
     }
 }
 

@@ -52,6 +52,16 @@ impl FillLease {
         unsafe { std::slice::from_raw_parts_mut(pointer, span.bytes) }
     }
 
+    /// Where the slot's bytes on a node are, and how many: for a kernel that writes them while
+    /// nobody holds a slice. Valid for as long as the lease lives, however it is moved.
+    ///
+    /// # Panics
+    /// When the arena has no such node.
+    pub fn part_pointer(&mut self, node: usize) -> (*mut u8, usize) {
+        let span = self.arena.layout.part(self.slot, node);
+        (self.arena.mapping.pointer(span), span.bytes)
+    }
+
     /// The slot's bytes on every node, in node order, to write.
     pub fn parts_mut(&mut self) -> impl ExactSizeIterator<Item = &mut [u8]> {
         let (arena, slot) = (&self.arena, self.slot);

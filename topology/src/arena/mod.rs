@@ -30,9 +30,11 @@
 //! | `bind` | may memory be bound to nodes here, and the call that does it |
 //! | `slot` | the state of a slot in one word, model-checked with loom |
 //! | `lease` | the right to fill or read a slot, as a value |
+//! | `bounce` | memory for reads that can't go into a slot as they are |
 #![allow(unsafe_code)]
 
 mod bind;
+mod bounce;
 mod layout;
 mod lease;
 mod mapping;
@@ -40,6 +42,7 @@ mod slot;
 mod sync;
 
 pub use bind::Binding;
+pub use bounce::Bounce;
 pub use layout::{ArenaBuilder, REGION_ALIGN_BYTES, RegionId, SLOT_ALIGN_BYTES};
 pub use lease::{FillLease, ReadLease};
 pub use mapping::SEGMENT_ALIGN_BYTES;

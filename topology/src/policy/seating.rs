@@ -133,6 +133,11 @@ pub(super) fn seat(
     if pinned {
         plan.io = SeatHost::OwnThread(spare_cpu(machine, &plan));
     }
+    // A thread that shares a CPU with a compute thread takes more from it than light reads do.
+    let crowded = if pinned { plan.io == SeatHost::OwnThread(None) } else { threads >= cpus };
+    if request.io_is_light && crowded {
+        plan.io = SeatHost::Leader;
+    }
     plan.warnings = warnings(machine, request, &plan, pools, cpus);
     plan
 }

@@ -49,7 +49,7 @@ fn machines() -> Vec<(&'static str, Machine)> {
 
 fn requests() -> Vec<PlanRequest> {
     let threads = [None, Some(1), Some(2), Some(3), Some(8), Some(17), Some(40), Some(500)];
-    let request = |(threads, spin_us)| PlanRequest { threads, spin_us, nodes: None };
+    let request = |(threads, spin_us)| PlanRequest { threads, spin_us, ..PlanRequest::default() };
     threads.into_iter().flat_map(|t| [(t, None), (t, Some(7))]).map(request).collect()
 }
 
@@ -184,7 +184,7 @@ fn loaders_get_a_spare_core_near_the_drive_and_no_pin_without_one() {
 #[test]
 fn spin_is_granted_only_to_threads_with_a_cpu_of_their_own() {
     let spin = |machine: &Machine, threads, spin_us| {
-        let request = PlanRequest { threads, spin_us, nodes: None };
+        let request = PlanRequest { threads, spin_us, ..PlanRequest::default() };
         plan(machine, PolicyName::AUTO, &request).unwrap().spin_us
     };
     let machine = live("core:4 pu:1");

@@ -1,0 +1,160 @@
+//! Decode while experts stream: with a cold cache, again with the same prompt, and with prompts in
+//! turn.
+//!
+//! Prompts are token ids by a seed, and the answers are too ([`Workload::forced`]) unless the model
+//! is to choose them: then routing is the same in every run and setting, and figures of different
+//! settings compare. With several streams each has its own prompt and they decode side by side.
+
+use super::{Report, Row};
+use crate::engine::{Answer, Engine, EngineError, Request, Statistics};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What is generated.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Tokens of a prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of an answer.
+    pub answer_tokens: usize,
+    /// Prompts that take turns.
+    pub prompts: usize,
+    /// Streams side by side.
+    pub streams: usize,
+    /// Feed random ids as the answers instead of what the model chooses.
+    pub forced: bool,
+    /// Of the ids.
+    pub seed: u64,
+}
+
+/// A workload on a running engine.
+pub struct StreamBench<'a> {
+    /// The engine; nothing was generated with it yet.
+    pub engine: &'a Engine,
+    /// Ids are below this.
+    pub vocabulary: usize,
+    /// What is generated.
+    pub workload: Workload,
+    /// What the drive gives, if it was measured.
+    pub disk_best_gb_s: Option<f64>,
+}
+
+impl StreamBench<'_> {
+    /// Runs all of it.
+    ///
+    /// # Errors
+    /// When a generation can't be made.
+    pub fn run(&self) -> Result<Report, EngineError> {
+        let mut rows = vec![];
+        rows.push(self.row("cold", &[0])?);
+        rows.push(self.row("warm", &[0])?);
+        if self.workload.prompts > 1 {
+            let turns: Vec<usize> = (1..=self.workload.prompts).collect();
+            rows.push(self.row("rotating", &turns)?);
+        }
+        let setting = self.engine.start_line.clone();
+        Ok(Report { setting, disk_best_gb_s: self.disk_best_gb_s, rows })
+    }
+
+    /// One row: these prompts one after the other, each on all streams at once.
+    fn row(&self, name: &str, prompts: &[usize]) -> Result<Row, EngineError> {
+        let mut answers = vec![];
+        for &prompt in prompts {
+            let streams = 0..self.workload.streams;
+            let requests: Vec<Request> =
+                streams.map(|stream| self.request(prompt, stream)).collect();
+            for answer in self.engine.generate_all(&requests)? {
+                answers.push(answer?);
+            }
+        }
+        Ok(self.figures(name, &answers))
+    }
+
+    fn request(&self, prompt: usize, stream: usize) -> Request {
+        let Workload { prompt_tokens, answer_tokens, forced, seed, .. } = self.workload;
+        let mut ids = Ids::new(seed, prompt, stream, self.vocabulary);
+        let prompt_ids = ids.by_ref().take(prompt_tokens).collect();
+        let mut request = Request::greedy(prompt_ids, answer_tokens);
+        request.forced = forced.then(|| ids.take(answer_tokens).collect());
+        request
+    }
+
+    fn figures(&self, name: &str, answers: &[Answer]) -> Row {
+        let of = |figure: fn(&Statistics) -> f64| {
+            median(answers.iter().map(|answer| figure(&answer.statistics)).collect())
+        };
+        let decode = answers.iter().map(|answer| answer.statistics.decode);
+        let hits: Vec<f64> = decode.clone().filter_map(|decode| decode.hit_share).collect();
+        let streams = self.workload.streams as f64;
+        let disk_read_gb_s = of(|s| s.decode.disk_read_gb_s);
+        let ids = answers.iter().flat_map(|answer| &answer.answer_ids);
+        let bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
+        Row {
+            name: name.to_owned(),
+            decode_tok_s: of(|s| s.decode_tok_s) * streams,
+            first_token_ms: of(|s| s.first_token_ms),
+            inter_token_ms_p50: of(|s| s.inter_token_us_p50 as f64) / 1e3,
+            inter_token_ms_p99: of(|s| s.inter_token_us_p99 as f64) / 1e3,
+            hit_share: (!hits.is_empty()).then(|| median(hits)),
+            read_mb_per_token: of(|s| s.decode.read_mb_per_token) / streams,
+            disk_read_gb_s,
+            disk_share: self.disk_best_gb_s.map(|best| disk_read_gb_s / best),
+            memory_read_gb_s: of(|s| s.decode.memory_read_gb_s),
+            stall_share: of(|s| s.decode.stall_share),
+            hint_mb: std::array::from_fn(|outcome| {
+                median(decode.clone().map(|decode| decode.hint_mb[outcome]).collect())
+            }),
+            token_hash: format!("{:016x}", xxh3_64(&bytes)),
+        }
+    }
+}
+
+/// The middle one; the upper of two.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Ids by chance, the same for the same seed, prompt and stream. SplitMix64 (Steele, Lea, Flood 2014).
+struct Ids {
+    state: u64,
+    vocabulary: u64,
+}
+
+impl Ids {
+    fn new(seed: u64, prompt: usize, stream: usize, vocabulary: usize) -> Ids {
+        let state = seed ^ (prompt as u64) << 32 ^ (stream as u64) << 48;
+        Ids { state, vocabulary: vocabulary as u64 }
+    }
+}
+
+impl Iterator for Ids {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(((z ^ (z >> 31)) % self.vocabulary) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_repeat_with_their_seed_and_differ_between_streams() {
+        let ids = |prompt, stream| Ids::new(7, prompt, stream, 100).take(50).collect::<Vec<_>>();
+        assert_eq!(ids(1, 0), ids(1, 0));
+        assert_ne!(ids(1, 0), ids(1, 1));
+        assert_ne!(ids(1, 0), ids(2, 0));
+        assert!(ids(0, 0).iter().all(|&id| id < 100));
+    }
+
+    #[test]
+    fn the_middle_of_some_values() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![]), 0.0);
+    }
+}
