@@ -17,8 +17,8 @@
 pub mod bandwidth;
 mod budget;
 mod ceilings;
-mod mirror;
 mod keeper;
+mod mirror;
 mod model;
 mod options;
 mod reads;
