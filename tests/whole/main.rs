@@ -13,6 +13,7 @@ mod heldout;
 mod matrix;
 mod pack;
 mod quality;
+mod reads;
 mod requests;
 mod rounded;
 mod straight_line;
