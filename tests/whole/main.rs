@@ -15,6 +15,7 @@ mod matrix;
 mod pack;
 mod quality;
 mod replay;
+mod reads;
 mod requests;
 mod rounded;
 mod straight_line;

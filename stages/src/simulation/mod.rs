@@ -5,11 +5,13 @@
 //! and holds every row that didn't fail to the straight-line pass, bit for bit. A red run panics
 //! with its seed.
 
+mod injector;
 mod model;
 mod random;
 mod reader;
 mod world;
 
+pub use injector::{FaultInjector, InjectedFaults};
 pub use model::{RandomFormats, RandomModel};
 pub use random::Random;
 pub use reader::{FaultyReader, Manners, MemoryReader};

@@ -1,5 +1,6 @@
 //! Readers of a [`RandomModel`]: one that always delivers, one that misbehaves by seed.
 
+use super::injector::EIO;
 use super::model::RandomModel;
 use super::random::Random;
 use crate::ids::{ExpertId, LayerId, Tag};
@@ -121,7 +122,7 @@ impl FaultyReader {
             && self.random.one_in(share)
         {
             let truncated = self.random.one_in(2);
-            let outcome = if truncated { Ok(0) } else { Err(Error::from_raw_os_error(libc_eio())) };
+            let outcome = if truncated { Ok(0) } else { Err(Error::from_raw_os_error(EIO)) };
             return job.progress.done(read.chunk, outcome);
         }
         let mut bytes = read.bytes;
@@ -184,9 +185,4 @@ impl Reader for FaultyReader {
     fn pending(&self) -> usize {
         self.jobs.len()
     }
-}
-
-/// EIO of Linux.
-fn libc_eio() -> i32 {
-    5
 }

@@ -182,6 +182,21 @@ fn loaders_get_a_spare_core_near_the_drive_and_no_pin_without_one() {
 }
 
 #[test]
+fn light_reads_are_hosted_by_the_leader_only_where_no_cpu_is_spare() {
+    let io = |machine: &Machine, threads, io_is_light| {
+        let request = PlanRequest { threads: Some(threads), io_is_light, ..PlanRequest::default() };
+        plan(machine, PolicyName::AUTO, &request).unwrap().io
+    };
+    let machine = live("core:4 pu:1");
+    assert_eq!(io(&machine, 4, true), SeatHost::Leader);
+    assert_eq!(io(&machine, 4, false), SeatHost::OwnThread(None));
+    assert_eq!(io(&machine, 3, true), SeatHost::OwnThread(Some(CpuId(3))));
+    assert_eq!(io(&machine, 9, true), SeatHost::Leader, "oversubscribed");
+    let foreign = synthetic::probe("core:4 pu:1").unwrap();
+    assert_eq!(io(&foreign, 2, true), SeatHost::OwnThread(None));
+}
+
+#[test]
 fn spin_is_granted_only_to_threads_with_a_cpu_of_their_own() {
     let spin = |machine: &Machine, threads, spin_us| {
         let request = PlanRequest { threads, spin_us, ..PlanRequest::default() };
