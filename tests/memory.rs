@@ -115,10 +115,10 @@ impl WeightSource for Repeating {
         expert: ExpertId,
         shape: &ExpertShape,
         slice: usize,
-        staging: Staged<'_>,
+        staged: Staged<'_>,
         out: &mut [u8],
     ) {
-        self.stored.unpack_slice(layer, stored(expert), shape, slice, staging, out);
+        self.stored.unpack_slice(layer, stored(expert), shape, slice, staged, out);
     }
 
     fn file_name(&self, file: FileId) -> String {
@@ -137,7 +137,7 @@ fn counted_bytes() -> i64 {
 
 /// What the table says of memory outside of arenas.
 fn accounted_bytes(table: &MemoryTable) -> i64 {
-    let rows = ["KV", "waves and buffers", "threads' scratch", "reads in flight"];
+    let rows = ["KV", "waves and buffers", "threads' scratch"];
     let rows = rows.iter().map(|row| table.bytes_of(row)).sum::<u64>();
     (rows + table.bytes_of("queues and tables")) as i64
 }

@@ -117,6 +117,9 @@ pub struct EngineFlags {
     /// Threads that read with pread
     #[arg(long, env = "MILLSTREAM_READERS", default_value_t = READERS_DEFAULT, value_name = "N")]
     pub readers: usize,
+    /// Directory with a copy of the model's files on another drive: experts are read from both
+    #[arg(long, env = "MILLSTREAM_MIRROR", value_name = "DIR")]
+    pub mirror: Option<PathBuf>,
 }
 
 /// The value of `--isa`; none is `auto`.
@@ -191,6 +194,7 @@ impl EngineFlags {
                 direct: self.direct,
                 io_depth: within("--io-depth", self.io_depth, IO_DEPTH_MAX)?,
                 readers: within("--readers", self.readers, READERS_MAX)?,
+                mirror: self.mirror.clone(),
             },
             ..Options::default()
         })

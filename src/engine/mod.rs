@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `model.rs` | a model that can be started |
 //! | `options.rs` | from what the user asked to plan, limits and memory |
-//! | `reads.rs` | how its files are read |
+//! | `reads.rs`, `mirror.rs` | how its files are read, and a second copy of them |
 //! | `budget/` | what memory the process may hold, and how many experts that leaves |
 //! | `ceilings.rs`, `bandwidth.rs` | how fast a model could run at best |
 //! | `request.rs`, `statistics.rs` | what goes in and what comes out |
@@ -18,6 +18,7 @@ pub mod bandwidth;
 mod budget;
 mod ceilings;
 mod keeper;
+mod mirror;
 mod model;
 mod options;
 mod reads;
@@ -28,6 +29,7 @@ mod statistics;
 
 pub use budget::{MemoryBudget, MemoryRow, MemoryTable};
 pub use ceilings::{Ceilings, TokenBytes};
+pub use mirror::MirrorError;
 pub use model::{Model, ReaderMaker};
 pub use options::{Options, Setup};
 pub use reads::{

@@ -131,7 +131,7 @@ impl Setup {
             available: Isa::available().iter().map(Isa::to_string).collect::<Vec<_>>().join(", "),
         })?;
         let context = context(model, options)?;
-        let (limits, memory) = budget::fit(model, options, &plan, context, &needs)?;
+        let (limits, memory) = budget::fit(model, options, &plan, &needs, context)?;
         Ok(Setup { machine, plan, limits, kernels, memory, reads })
     }
 }

@@ -8,7 +8,7 @@
 use crate::bounds::{jobs_max, scratch_len};
 use crate::combine::Combine;
 use crate::compute::Compute;
-use crate::foresight::Foresight;
+use crate::foresight::{Foresight, GUESS_EXPERTS_MAX};
 use crate::head::Head;
 use crate::ids::LayerId;
 use crate::limits::Limits;
@@ -28,6 +28,12 @@ use millstream_topology::plan::PlacementPlan;
 
 /// Bytes that prefetcher and loader keep about one slot, and about each wave that may wait for it.
 const SLOT_NOTE_BYTES: usize = 384;
+/// Bytes of a job of the desk, and of a piece and a chunk of its progress.
+const JOB_BYTES: usize = 512;
+const PIECE_BYTES: usize = 64;
+const CHUNK_BYTES: usize = 64;
+/// Bytes of what a prefetcher wants to read ahead, for each wave and expert.
+const AHEAD_BYTES: usize = 24;
 /// Bytes that a prefetcher keeps about one expert.
 const EXPERT_NOTE_BYTES: usize = 64;
 /// Bytes that a wave's place at a slot takes.
@@ -122,7 +128,7 @@ pub struct WorkBytes {
 }
 
 impl WorkBytes {
-    /// Of a model under its limits; `needs` says which reads go through buffers.
+    /// Of a model under its limits, its experts read as they need.
     pub fn of(
         spec: &ModelSpec,
         plan: &PlacementPlan,
@@ -139,7 +145,7 @@ impl WorkBytes {
             compute: Compute::bytes(&map, jobs, spec, limits) as u64,
             scratch: (plan.threads * of_thread + plan.nodes.len() * Cursor::bytes(jobs)) as u64,
             reads: read_bytes(limits, needs) as u64,
-            actors: actor_bytes(spec, limits, seats) as u64,
+            actors: (actor_bytes(spec, limits, seats) + job_bytes(limits, needs)) as u64,
         }
     }
 
@@ -150,10 +156,19 @@ impl WorkBytes {
     }
 }
 
-/// Bytes that reads in flight take: a buffer each where experts don't go straight into their slots.
+/// Bytes of the buffers that experts are read into where they aren't read straight into slots.
 pub fn read_bytes(limits: &Limits, needs: &ReadNeeds) -> usize {
-    let bounce_bytes = needs.room.bounce_bytes.next_multiple_of(SEGMENT_ALIGN_BYTES);
-    limits.reads_bounced_max * bounce_bytes
+    match needs.room.bounce_bytes {
+        0 => 0,
+        bytes => limits.reads_bounced_max * bytes.next_multiple_of(SEGMENT_ALIGN_BYTES),
+    }
+}
+
+/// Bytes that the jobs of the desk take beside their buffers.
+fn job_bytes(limits: &Limits, needs: &ReadNeeds) -> usize {
+    let of_job =
+        JOB_BYTES + needs.room.pieces_max * PIECE_BYTES + needs.room.chunks_max * CHUNK_BYTES;
+    (limits.reads_straight_max + limits.reads_bounced_max) * of_job
 }
 
 fn actor_bytes(spec: &ModelSpec, limits: &Limits, seats: usize) -> usize {
@@ -164,10 +179,10 @@ fn actor_bytes(spec: &ModelSpec, limits: &Limits, seats: usize) -> usize {
         always
             + layer.moe().map_or(0, |moe| {
                 let of_slot = SLOT_NOTE_BYTES + limits.waves_max * WAITER_BYTES;
-                Router::bytes(moe, limits)
-                    + Foresight::bytes(spec.hidden, moe)
-                    + slots * of_slot
-                    + moe.experts * EXPERT_NOTE_BYTES
+                let ahead = limits.waves_max * (moe.experts + 2 * GUESS_EXPERTS_MAX) * AHEAD_BYTES;
+                let of_expert = moe.experts * EXPERT_NOTE_BYTES;
+                let guesses = Foresight::bytes(moe, spec.hidden);
+                Router::bytes(moe, limits) + slots * of_slot + of_expert + ahead + guesses
             })
     };
     let layers = spec.layers.iter().zip(&limits.slots).map(of_layer);

@@ -128,6 +128,12 @@ impl Foresight {
         }
     }
 
+    /// Bytes of working memory at most, for layers of so many experts.
+    pub fn bytes(moe: &MoeSpec, hidden: usize) -> usize {
+        // Two gates at most, each with a norm of its own.
+        4 * GUESS_ROWS_MAX * (2 * hidden + moe.experts + moe.top_k + 1) + 3 * 4 * moe.experts
+    }
+
     /// Guesses with a recording, for these layers (true: at the next position).
     pub fn of_recording(recording: Arc<Recording>, layers: Vec<(LayerId, bool)>) -> Foresight {
         Foresight {
@@ -138,12 +144,6 @@ impl Foresight {
             logits: vec![],
             ranked: vec![],
         }
-    }
-
-    /// Bytes of one that asks one gate.
-    pub fn bytes(hidden: usize, moe: &MoeSpec) -> usize {
-        let of_row = hidden + moe.experts + moe.top_k + 1;
-        4 * (GUESS_ROWS_MAX * of_row + hidden + 4 * moe.experts)
     }
 
     /// Keeps what a guess needs of a wave that leaves.

@@ -212,8 +212,7 @@ fn layer_actors(
     let Blueprint { spec, source, limits, .. } = blueprint;
     let layer = &spec.layers[id.index()];
     let mut placer = Placer::new(map, spec, &**source, Some(id));
-    let LayerWeights { attention, unit, gate } = LayerWeights::place(&mut placer, layer)?;
-    let norm = placer.vector(Part::PostNorm)?;
+    let LayerWeights { attention, unit, gate, norm } = LayerWeights::place(&mut placer, layer)?;
     let shape = layer.moe().map(|moe| expert_shape(spec, &**source, id, moe));
     let slots = limits.slots[id.index()];
     if let Some(shape) = &shape {
@@ -320,6 +319,8 @@ pub(crate) struct LayerWeights {
     attention: AttendWeights,
     unit: Option<PlacedUnit>,
     gate: Option<Gate>,
+    /// The norm before the FFN once more, for guesses.
+    norm: Vec<f32>,
 }
 
 impl LayerWeights {
@@ -330,7 +331,8 @@ impl LayerWeights {
     ) -> Result<LayerWeights, SourceError> {
         let attention = AttendWeights::place(placer, layer)?;
         let unit = place_unit(placer, layer);
-        Ok(LayerWeights { attention, unit, gate: place_gate(placer, layer)? })
+        let gate = place_gate(placer, layer)?;
+        Ok(LayerWeights { attention, unit, gate, norm: placer.vector(Part::PostNorm)? })
     }
 }
 

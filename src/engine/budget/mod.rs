@@ -72,8 +72,8 @@ pub fn fit(
     model: &Model,
     options: &Options,
     plan: &PlacementPlan,
-    context_max: usize,
     needs: &ReadNeeds,
+    context_max: usize,
 ) -> Result<(Limits, MemoryTable), EngineError> {
     let system = MemoryLimits::read(&options.memory_root);
     let available = system.available_bytes.or(system.total_bytes).unwrap_or(u64::MAX);
@@ -154,8 +154,8 @@ impl Demand<'_> {
 
     /// What the process holds beside the engine.
     fn program_bytes(&self) -> u64 {
-        // Seats of the plan, the scheduler and the guard beside the compute threads.
-        let threads = self.plan.threads as u64 + 4;
+        // Seats of the plan, the scheduler, the guard and readers beside the compute threads.
+        let threads = (self.plan.threads + 4 + self.options.reads.readers) as u64;
         let held = self.options.held_bytes.unwrap_or(HELD_BYTES);
         held + GROWTH_BYTES + threads * THREAD_BYTES
     }

@@ -20,7 +20,7 @@ use super::LoadClass;
 use super::job::ReadJob;
 use super::progress::Geometry;
 use super::reader::{ReadFiles, Reader};
-use crate::ids::{LayerId, Tag};
+use crate::ids::{ExpertId, LayerId, Tag};
 use io_uring::types::{Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
 use std::collections::VecDeque;
@@ -224,6 +224,10 @@ impl Reader for UringReader {
 
     fn copies(&self) -> usize {
         self.files.copies()
+    }
+
+    fn copy_of(&self, layer: LayerId, expert: ExpertId) -> usize {
+        self.files.copy_of(layer, expert)
     }
 
     fn reserve(&mut self, jobs_max: usize) {
