@@ -7,6 +7,7 @@
 use millstream::engine::{Engine, Model, OpenedReader, Options, Request};
 use millstream_kernels::{Isa, WeightFormat};
 use millstream_stages::prefetch::Lookahead;
+use millstream_stages::prefetch::eviction::{EVICTIONS, EvictionPolicy};
 use millstream_stages::simulation::{MemoryReader, RandomFormats, RandomModel};
 use millstream_stages::spec::{
     AttentionSpec, FfnSpec, GateScore, GateSpec, IndexerSpec, IndexerUse, LayerSpec, MlaSpec,
@@ -142,12 +143,17 @@ fn prompt(seed: usize, tokens: usize) -> Vec<u32> {
     (0..tokens).map(|i| ((i * i * 7 + i * 13 + seed * 31) % 75) as u32).collect()
 }
 
+/// Which eviction policy a run has: it takes turns over the matrix instead of widening it.
+fn eviction(run: &Run) -> EvictionPolicy {
+    EVICTIONS[run.iter().sum::<usize>() % EVICTIONS.len()]
+}
+
 /// A run in words.
 pub fn describe(run: &Run) -> String {
     let (policy, nodes) = PLANS[run[1]];
     format!(
         "threads {}, {policy} on {nodes} nodes, slots {}, {}, chunks of {}, {}, lookahead {:?}, \
-         waves {}",
+         waves {}, eviction {:?}",
         THREADS[run[0]],
         SLOTS[run[2]],
         Isa::available()[run[3]],
@@ -155,6 +161,7 @@ pub fn describe(run: &Run) -> String {
         ["alone", "among three others"][run[5]],
         LOOKAHEADS[run[6]],
         run[7] + 1,
+        eviction(run),
     )
 }
 
@@ -195,6 +202,7 @@ pub fn hash_of(model: &Arc<RandomModel>, run: &Run) -> u64 {
         isa: Some(Isa::available()[run[3]]),
         prefill_chunk: CHUNKS[run[4]],
         lookahead: LOOKAHEADS[run[6]],
+        eviction: eviction(run),
         sequences_max: 4,
         waves_max: run[7] + 1,
         logits_rows_max: 96,

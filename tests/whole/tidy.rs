@@ -227,6 +227,8 @@ fn the_arrows_between_the_crates_point_one_way() {
         ("src/checkpoint/", ["crate::engine", "crate::cli", "crate::text"]),
         ("src/families/", ["crate::engine", "crate::cli", "crate::text"]),
         ("src/convert/", ["crate::engine", "crate::cli", "crate::text"]),
+        ("src/replay/", ["crate::engine", "crate::cli", "crate::text"]),
+        ("src/learn/", ["crate::engine", "crate::cli", "crate::text"]),
         ("src/engine/", ["crate::cli", "crate::text", "crate::embedded"]),
     ];
     let mut faults = vec![];

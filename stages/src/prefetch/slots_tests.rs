@@ -154,3 +154,65 @@ impl SlotTable {
         self.failed(slot);
     }
 }
+
+/// What the property below does to a table: which operation, and on what.
+fn operations() -> impl proptest::strategy::Strategy<Value = Vec<(u8, u32)>> {
+    proptest::collection::vec((0u8..6, 0u32..8), 1..200)
+}
+
+/// One operation, as a prefetcher would do it; `told` are the retired slots that were told.
+fn operate(table: &mut SlotTable, (what, number): (u8, u32), told: &mut Vec<u32>) {
+    let expert = ExpertId(number);
+    let slot = number % 5;
+    match (what, table.state(slot)) {
+        (0, _) if table.can_grant([expert].into_iter()) => {
+            chunk(table, &[number]);
+            match table.slot_of(expert) {
+                Some(slot) if table.state(slot) == SlotState::Ready => table.leased(slot),
+                Some(_) => {}
+                None => {
+                    let slot = table.victim().expect("granted");
+                    table.fill(slot, expert, 0, false);
+                }
+            }
+        }
+        (1, SlotState::Filling) => table.filled(slot),
+        (2, SlotState::Filling) => table.failed(slot),
+        (3, SlotState::Ready) if table.slots[slot as usize].leases > 0 => table.returned(slot),
+        (4, _) => {
+            table.set_cap(number as usize);
+            told.retain(|&slot| table.state(slot) == SlotState::Retired);
+        }
+        (5, _) => {
+            if let Some(slot) = table.next_retired() {
+                assert!(!told.contains(&slot), "slot {slot} is told twice");
+                told.push(slot);
+            }
+        }
+        _ => {}
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn the_cap_holds_whatever_happens(operations in operations()) {
+        let mut table = table_with("frequency", 5);
+        let mut told = vec![];
+        for operation in operations {
+            operate(&mut table, operation, &mut told);
+            let _ = table.can_grant([ExpertId(0)].into_iter());
+            let retired = (0..5).filter(|&slot| table.state(slot) == SlotState::Retired);
+            let (usable, retired) = (5 - retired.clone().count(), retired.collect::<Vec<_>>());
+            let free = table.slots.iter().any(|slot| table.is_victim(slot));
+            assert_eq!(usable, table.usable);
+            assert!(usable <= table.cap() || !free, "a free slot above the cap");
+            assert!(usable >= table.cap(), "fewer slots than allowed");
+            assert!(told.iter().all(|slot| retired.contains(slot)));
+            assert_eq!(told.len() + table.retired.len(), retired.len(), "each retired slot is told");
+            for (index, slot) in table.slots.iter().enumerate() {
+                let held = slot.expert.map(|expert| table.slot_of(expert));
+                assert!(held.is_none_or(|held| held == Some(index as u32)), "one slot an expert");
+            }
+        }
+    }
+}
