@@ -84,6 +84,7 @@ impl From<EngineError> for Failure {
             | E::Reads(_)
             | E::Arena(_)
             | E::Start(_)
+            | E::GuardThread(_)
             | E::Sampling(_)
             | E::Read { .. }
             | E::Stopped => Failure::failed(error),

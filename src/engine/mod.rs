@@ -5,6 +5,7 @@
 //! | `model.rs` | a model that can be started |
 //! | `options.rs` | from what the user asked to plan, limits and memory |
 //! | `budget/` | what memory the process may hold, and how many experts that leaves |
+//! | `guard.rs` | experts' memory goes back while the system runs short |
 //! | `ceilings.rs`, `bandwidth.rs` | how fast a model could run at best |
 //! | `reads.rs` | how its files are read |
 //! | `request.rs`, `statistics.rs` | what goes in and what comes out |
@@ -16,6 +17,7 @@
 pub mod bandwidth;
 mod budget;
 mod ceilings;
+mod guard;
 mod model;
 mod options;
 mod reads;
@@ -38,6 +40,7 @@ pub use statistics::{DecodeFigures, Statistics};
 use crate::checkpoint::OpenError;
 use crate::sampler::SamplingError;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use guard::Guard;
 use millstream_kernels::Isa;
 use millstream_stages::load::ReadFault;
 use millstream_stages::pipeline::{Blueprint, StartError};
@@ -134,6 +137,11 @@ pub enum EngineError {
         /// Which, and why.
         fault: ReadFault,
     },
+    /// No thread for the guard.
+    #[error(
+        "starting the guard's thread failed: {0}; allow more threads (ulimit -u, the cgroup's pids.max)"
+    )]
+    GuardThread(std::io::Error),
     /// A thread of the engine died.
     #[error("the engine stopped because of a bug; its message is above, please report it")]
     Stopped,
@@ -141,6 +149,7 @@ pub enum EngineError {
 
 /// A running engine.
 pub struct Engine {
+    guard: Option<Guard>,
     commands: Option<Sender<Command>>,
     scheduler: Option<JoinHandle<()>>,
     vocabulary: usize,
@@ -187,6 +196,14 @@ impl Engine {
         };
         let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;
         warnings.extend(pipeline.warnings());
+        let guard = match options.guard_period {
+            None => None,
+            Some(period) => {
+                let caps = pipeline.caps();
+                let guard = Guard::start(&setup.memory, caps, &options.memory_root, period);
+                guard.map_err(EngineError::GuardThread)?
+            }
+        };
         let (commands, receiver) = unbounded();
         let scheduler = Scheduler::new(pipeline, vocabulary, receiver);
         let thread = std::thread::Builder::new().name("scheduler".into());
@@ -194,6 +211,7 @@ impl Engine {
             StartError::Thread { seat: millstream_stages::ids::SeatId(u32::MAX), source }
         })?;
         Ok(Engine {
+            guard,
             commands: Some(commands),
             scheduler: Some(scheduler),
             vocabulary,
@@ -318,6 +336,7 @@ fn start_line(setup: &Setup) -> String {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.guard = None;
         self.commands = None;
         if let Some(scheduler) = self.scheduler.take() {
             // A scheduler that died has said why on stderr.

@@ -76,6 +76,18 @@ impl FillLease {
         })
     }
 
+    /// Gives the slot's memory back to the system: every whole page that lies in the slot alone. Its
+    /// bytes are zero then; the next fill gets new pages. Returns how many bytes that is. Huge pages
+    /// that reach into a neighbour are split; what is left of them is freed when the kernel gets to it.
+    pub fn release_pages(&mut self) -> usize {
+        let spans = (0..self.arena.nodes()).map(|node| self.arena.layout.part(self.slot, node));
+        // SAFETY:
+        // - no other lease of the slot exists while this one does (slot.rs, `begin_fill`), and
+        //   `&mut self` excludes slices from this one: nobody sees the bytes change.
+        // - the spans are the slot's own and overlap no other slot and no region: layout.rs.
+        spans.map(|span| unsafe { self.arena.mapping.release(span) }).sum()
+    }
+
     /// Publishes the fill: from now on `read(slot, generation)` is granted. Returns the generation.
     pub fn finish(mut self) -> u32 {
         self.finished = true;
