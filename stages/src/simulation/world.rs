@@ -235,7 +235,7 @@ impl Run<'_> {
             if self.random.one_in(8) {
                 self.throw_hint();
             }
-            if self.random.one_in(16) {
+            if self.random.one_in(100) {
                 self.change_caps();
             }
             self.step();
