@@ -7,5 +7,7 @@ pub mod convert;
 pub mod embedded;
 pub mod engine;
 pub mod families;
+pub mod learn;
+pub mod replay;
 pub mod sampler;
 pub mod text;

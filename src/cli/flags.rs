@@ -6,10 +6,12 @@ use crate::engine::{
     DirectChoice, IO_DEPTH_DEFAULT, IO_DEPTH_MAX, IoChoice, MemoryBudget, Options, READERS_DEFAULT,
     READERS_MAX, ReadOptions,
 };
-use clap::Args;
+use crate::learn::UseFile;
 use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
 use millstream_kernels::Isa;
 use millstream_stages::foresight::Recording;
+use millstream_stages::prefetch::eviction::{EVICTIONS, EvictionPolicy};
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
 use millstream_topology::TopologyArg;
 use millstream_topology::memory::OwnMemory;
@@ -86,6 +88,13 @@ pub struct EngineFlags {
     /// shows what guessing can gain at most
     #[arg(long, env = "MILLSTREAM_FORESEE", value_name = "FILE", conflicts_with = "lookahead")]
     pub foresee: Option<PathBuf>,
+    /// Which expert goes when a slot is needed: recency, frequency, least-stale or mixed
+    #[arg(long, env = "MILLSTREAM_EVICTION", default_value = "frequency", value_parser = parse_eviction)]
+    pub eviction: EvictionPolicy,
+    /// Whether uses of experts are counted from session to session, so that the next one starts with
+    /// the most used in memory [default: on, off for the model inside]
+    #[arg(long, env = "MILLSTREAM_LEARN", value_name = "on|off")]
+    pub learn: Option<LearnChoice>,
     /// Prompt tokens that are read at once
     #[arg(
         long,
@@ -108,13 +117,41 @@ pub struct EngineFlags {
     /// Threads that read with pread
     #[arg(long, env = "MILLSTREAM_READERS", default_value_t = READERS_DEFAULT, value_name = "N")]
     pub readers: usize,
+    /// Directory with a copy of the model's files on another drive: experts are read from both
+    #[arg(long, env = "MILLSTREAM_MIRROR", value_name = "DIR")]
+    pub mirror: Option<PathBuf>,
 }
 
 /// The value of `--isa`; none is `auto`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IsaChoice(pub Option<Isa>);
 
+/// The value of `--learn`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LearnChoice {
+    /// Learn.
+    On,
+    /// Neither use nor keep what was learned.
+    Off,
+}
+
 impl EngineFlags {
+    /// Where uses of experts are kept; nowhere if nothing is to be learned, or, with a word, if
+    /// no place can be had.
+    pub fn use_file(&self, model: &ModelFlag, directory: &Path) -> Option<UseFile> {
+        let usual = if model.model.is_some() { LearnChoice::On } else { LearnChoice::Off };
+        if self.learn.unwrap_or(usual) == LearnChoice::Off {
+            return None;
+        }
+        let refused = match UseFile::of_model(directory) {
+            Ok(Some(file)) => return Some(file),
+            Ok(None) => "neither the model's directory nor a state directory can be written".into(),
+            Err(error) => error.to_string(),
+        };
+        super::say(&format!("warning: uses of experts aren't learned: {refused}"));
+        None
+    }
+
     /// What is checked of a pack's weights as they are read.
     pub fn checks(&self) -> PackChecks {
         PackChecks { experts: self.verify_reads, ..PackChecks::default() }
@@ -157,6 +194,7 @@ impl EngineFlags {
                 direct: self.direct,
                 io_depth: within("--io-depth", self.io_depth, IO_DEPTH_MAX)?,
                 readers: within("--readers", self.readers, READERS_MAX)?,
+                mirror: self.mirror.clone(),
             },
             ..Options::default()
         })
@@ -209,6 +247,11 @@ fn read_recording(file: &Path) -> Result<Recording, Failure> {
     Ok(Recording { positions: positions.into_iter().map(|position| position.experts).collect() })
 }
 
+fn parse_eviction(text: &str) -> Result<EvictionPolicy, String> {
+    let known = || EVICTIONS.map(|policy| policy.name).join(", ");
+    EvictionPolicy::named(text).ok_or_else(|| format!("use one of {}", known()))
+}
+
 /// `20GiB`, `1.5GB`, `4096` (bytes) or `80%`.
 fn parse_memory(text: &str) -> Result<MemoryBudget, String> {
     let how = "use a size such as 20GiB or 500MB, or a share such as 80%";
@@ -258,10 +301,16 @@ mod tests {
     }
 
     #[test]
-    fn isa_and_lookahead_name_what_they_know() {
+    fn isa_lookahead_and_eviction_name_what_they_know() {
         assert_eq!(parse_isa("auto"), Ok(IsaChoice(None)));
         assert_eq!(parse_isa("scalar"), Ok(IsaChoice(Some(Isa::Scalar))));
         assert!(parse_isa("sse9").is_err());
         assert!(parse_lookahead("psychic").unwrap_err().contains("repeat"));
+        assert!(parse_eviction("psychic").unwrap_err().contains("least-stale"));
+        assert_eq!(
+            parse_eviction("frequency"),
+            Ok(EvictionPolicy::default()),
+            "the flag's default"
+        );
     }
 }

@@ -8,11 +8,13 @@
 //! | `inspect.rs` | `inspect`: what is in a model |
 //! | `convert.rs` | `convert`: a model into a pack |
 //! | `doctor.rs` | `doctor`: everything that is wrong with a model |
+//! | `bench.rs` | `bench`: what could be better, measured |
 //! | `topology.rs` | `topology`: the machine, and who would sit where |
 //! | `guard.rs` | ids that belong to another model are refused |
 //!
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 used wrongly.
 
+mod bench;
 mod convert;
 mod doctor;
 mod flags;
@@ -49,6 +51,8 @@ enum Command {
     Convert(convert::ConvertArgs),
     /// Say everything that is wrong with a model, and what to do about each
     Doctor(doctor::DoctorArgs),
+    /// Measure: what each eviction policy would have hit
+    Bench(bench::BenchArgs),
     /// Show the machine and who would sit where
     Topology(topology::TopologyArgs),
 }
@@ -84,7 +88,6 @@ impl From<EngineError> for Failure {
             | E::Reads(_)
             | E::Arena(_)
             | E::Start(_)
-            | E::GuardThread(_)
             | E::Sampling(_)
             | E::Read { .. }
             | E::Stopped => Failure::failed(error),
@@ -115,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Topology(args) => topology::run(&args),
     };
     match outcome {

@@ -89,6 +89,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
 
     let directory = args.model.directory()?;
+    options.learn = args.engine.use_file(&args.model, &directory);
     let model = Model::open_with(&directory, args.engine.checks())?;
     let sampling = sampling(args, &directory)?;
     let vocabulary = model.spec.vocabulary;

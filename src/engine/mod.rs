@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `model.rs` | a model that can be started |
 //! | `options.rs` | from what the user asked to plan, limits and memory |
+//! | `reads.rs`, `mirror.rs` | how its files are read, and a second copy of them |
 //! | `budget/` | what memory the process may hold, and how many experts that leaves |
 //! | `guard.rs` | experts' memory goes back while the system runs short |
 //! | `ceilings.rs`, `bandwidth.rs` | how fast a model could run at best |
-//! | `reads.rs` | how its files are read |
 //! | `request.rs`, `statistics.rs` | what goes in and what comes out |
 //! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
+//! | `keeper.rs` | what was learned is saved after each answer |
 //!
 //! [`Engine`] is the handle: it talks to the scheduler's thread over channels (the control plane).
 //! Waves, the data plane, cross the pipeline's rings only.
@@ -18,6 +19,8 @@ pub mod bandwidth;
 mod budget;
 mod ceilings;
 mod guard;
+mod keeper;
+mod mirror;
 mod model;
 mod options;
 mod reads;
@@ -28,6 +31,7 @@ mod statistics;
 
 pub use budget::{MemoryBudget, MemoryRow, MemoryTable};
 pub use ceilings::{Ceilings, TokenBytes};
+pub use mirror::MirrorError;
 pub use model::{Model, ReaderMaker};
 pub use options::{Options, Setup};
 pub use reads::{
@@ -38,10 +42,14 @@ pub use request::{Answer, Finish, PositionTrace, Request};
 pub use statistics::{DecodeFigures, Statistics};
 
 use crate::checkpoint::OpenError;
+use crate::learn::Uses;
 use crate::sampler::SamplingError;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use guard::Guard;
+use keeper::Keeper;
 use millstream_kernels::Isa;
+use millstream_stages::ids::{ExpertId, LayerId};
+use millstream_stages::limits::Limits;
 use millstream_stages::load::ReadFault;
 use millstream_stages::pipeline::{Blueprint, StartError};
 use millstream_stages::threads::Pipeline;
@@ -137,11 +145,6 @@ pub enum EngineError {
         /// Which, and why.
         fault: ReadFault,
     },
-    /// No thread for the guard.
-    #[error(
-        "starting the guard's thread failed: {0}; allow more threads (ulimit -u, the cgroup's pids.max)"
-    )]
-    GuardThread(std::io::Error),
     /// A thread of the engine died.
     #[error("the engine stopped because of a bug; its message is above, please report it")]
     Stopped,
@@ -171,9 +174,16 @@ impl Engine {
     /// # Errors
     /// When an option can't be had here, a file can't be read, or memory or threads can't be had.
     pub fn start(model: Model, options: &Options) -> Result<Engine, EngineError> {
-        let setup = Setup::new(&model, options)?;
+        let (learned, unlearned) = learned(&model, options);
+        let setup = match &learned {
+            Some(uses) if options.use_counts.is_none() => {
+                Setup::new(&model, &Options { use_counts: Some(uses.clone()), ..options.clone() })?
+            }
+            _ => Setup::new(&model, options)?,
+        };
         let binding = Binding::probe(&setup.plan)?;
         let mut warnings = model.warnings.clone();
+        warnings.extend(unlearned);
         warnings.extend(setup.machine.warnings.iter().cloned());
         warnings.extend(binding.warning().map(str::to_owned));
         warnings.extend(setup.memory.warnings());
@@ -181,7 +191,8 @@ impl Engine {
         let start_line = start_line(&setup);
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
-        let uses = Arc::new(UseCounts::new(&model.spec));
+        let uses = learned.as_deref().map(UseCounts::of_earlier);
+        let uses = Arc::new(uses.unwrap_or_else(|| UseCounts::new(&model.spec)));
         let blueprint = Blueprint {
             spec: model.spec,
             source: model.source,
@@ -191,7 +202,7 @@ impl Engine {
             lookahead: options.lookahead,
             recording: options.recording.clone(),
             eviction: options.eviction,
-            uses,
+            uses: uses.clone(),
             binding,
         };
         let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;
@@ -201,15 +212,16 @@ impl Engine {
             Some(period) => {
                 let caps = pipeline.caps();
                 let guard = Guard::start(&setup.memory, caps, &options.memory_root, period);
-                guard.map_err(EngineError::GuardThread)?
+                guard.map_err(thread_fault)?
             }
         };
         let (commands, receiver) = unbounded();
-        let scheduler = Scheduler::new(pipeline, vocabulary, receiver);
+        pipeline.warm(&warm(&uses, pipeline.limits()));
+        let keeper = options.learn.clone().map(|file| Keeper::start(file, uses)).transpose();
+        let keeper = keeper.map_err(thread_fault)?;
+        let scheduler = Scheduler::new(pipeline, vocabulary, receiver, keeper);
         let thread = std::thread::Builder::new().name("scheduler".into());
-        let scheduler = thread.spawn(move || scheduler.run()).map_err(|source| {
-            StartError::Thread { seat: millstream_stages::ids::SeatId(u32::MAX), source }
-        })?;
+        let scheduler = thread.spawn(move || scheduler.run()).map_err(thread_fault)?;
         Ok(Engine {
             guard,
             commands: Some(commands),
@@ -305,6 +317,33 @@ impl Engine {
         }
         Ok(request.sampling.check()?)
     }
+}
+
+/// A thread besides the seats' that the system doesn't give.
+fn thread_fault(source: std::io::Error) -> StartError {
+    StartError::Thread { seat: millstream_stages::ids::SeatId(u32::MAX), source }
+}
+
+/// What earlier sessions counted, if anything is to be learned, and why a file was passed over.
+fn learned(model: &Model, options: &Options) -> (Option<Uses>, Option<String>) {
+    let Some(file) = &options.learn else { return (None, None) };
+    let layers = model.spec.layers.iter();
+    let experts: Vec<usize> = layers.map(|l| l.moe().map_or(0, |moe| moe.experts)).collect();
+    let (uses, warning) = file.load(&experts);
+    (Some(uses), warning)
+}
+
+/// What is loaded before anybody asks: the most used experts of every layer, into half of its slots;
+/// the most used of all layers first.
+fn warm(uses: &UseCounts, limits: &Limits) -> Vec<(LayerId, ExpertId)> {
+    let most_used = |(layer, &slots): (usize, &usize)| {
+        let layer = LayerId(layer as u32);
+        let experts = uses.most_used(layer, slots / 2).into_iter().enumerate();
+        experts.map(move |(rank, expert)| (rank, layer, expert)).collect::<Vec<_>>()
+    };
+    let mut experts: Vec<_> = limits.slots.iter().enumerate().flat_map(most_used).collect();
+    experts.sort_unstable();
+    experts.into_iter().map(|(_, layer, expert)| (layer, expert)).collect()
 }
 
 /// What helps against a context that is too short.

@@ -3,6 +3,7 @@
 use super::budget::{self, MemoryBudget, MemoryTable};
 use super::reads::{OpenedReader, ReadOptions};
 use super::{EngineError, Model};
+use crate::learn::UseFile;
 use millstream_kernels::{Isa, Kernels};
 use millstream_stages::foresight::Recording;
 use millstream_stages::limits::Limits;
@@ -65,6 +66,8 @@ pub struct Options {
     pub reads: ReadOptions,
     /// Which expert goes when a slot is needed.
     pub eviction: EvictionPolicy,
+    /// Where uses of experts are kept from session to session; none learns nothing.
+    pub learn: Option<UseFile>,
 }
 
 impl Default for Options {
@@ -90,6 +93,7 @@ impl Default for Options {
             trace: false,
             reads: ReadOptions::default(),
             eviction: EvictionPolicy::default(),
+            learn: None,
         }
     }
 }

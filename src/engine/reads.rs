@@ -5,6 +5,7 @@
 //! a file is opened once more for them and tried with one block. io_uring needs no threads; where it
 //! is refused, or reads go through the page cache, a few threads read with `pread`.
 
+use super::mirror::{MirrorError, open_mirror, share_of_first};
 use crate::checkpoint::pack::open_direct;
 use millstream_stages::load::{
     DEPTH_MAX, DIRECT_ALIGN_BYTES, PreadReader, ReadFiles, Reader, UringReader,
@@ -21,6 +22,8 @@ pub const IO_DEPTH_DEFAULT: usize = 8;
 /// Threads of the `pread` reader when the user names no number: one saturates a fast drive, the
 /// second reads while the first is being dealt its next expert.
 pub const READERS_DEFAULT: usize = 2;
+/// Bytes of one read of the probe that shares experts between two drives.
+const PROBE_BYTES: usize = 4 << 20;
 /// Threads of the `pread` reader that may be asked for.
 pub const READERS_MAX: usize = 64;
 /// Reads in flight that may be asked for.
@@ -61,6 +64,8 @@ pub struct ReadOptions {
     pub io_depth: usize,
     /// Threads of the `pread` reader.
     pub readers: usize,
+    /// A directory with a second copy of the files, on another drive.
+    pub mirror: Option<PathBuf>,
 }
 
 impl Default for ReadOptions {
@@ -70,6 +75,7 @@ impl Default for ReadOptions {
             direct: DirectChoice::Auto,
             io_depth: IO_DEPTH_DEFAULT,
             readers: READERS_DEFAULT,
+            mirror: None,
         }
     }
 }
@@ -116,6 +122,9 @@ pub enum ReadsError {
         /// What the system said.
         source: Error,
     },
+    /// The second copy isn't one.
+    #[error(transparent)]
+    Mirror(#[from] MirrorError),
     /// Threads can't be started.
     #[error(
         "starting a reader's thread failed: {source}; allow more threads (ulimit -u, the cgroup's pids.max)"
@@ -135,12 +144,19 @@ pub fn open_reader(
     options: &ReadOptions,
 ) -> Result<OpenedReader, ReadsError> {
     let mut warnings = vec![];
-    let direct = open_all_direct(files, options.direct, &mut warnings)?;
+    let mut copies = vec![files.to_vec()];
+    if let Some(directory) = &options.mirror {
+        copies.push(open_mirror(files, directory)?);
+    }
+    let all: Vec<FileToRead> = copies.iter().flatten().cloned().collect();
+    let direct = open_all_direct(&all, options.direct, &mut warnings)?;
     let is_direct = direct.is_some();
-    let handles = direct.unwrap_or_else(|| files.iter().map(|f| f.handle.clone()).collect());
+    let handles = direct.unwrap_or_else(|| all.iter().map(|file| file.handle.clone()).collect());
     let align_bytes = if is_direct { DIRECT_ALIGN_BYTES } else { 1 };
-    let files = ReadFiles::new(vec![handles], align_bytes);
+    let copies = handles.chunks(files.len().max(1)).map(<[_]>::to_vec).collect();
+    let (files, mirrored) = share(copies, align_bytes);
     let how = if is_direct { "direct" } else { "buffered" };
+    let how = format!("{how}{mirrored}");
     let uring = match options.io {
         IoChoice::Uring => true,
         IoChoice::Auto => is_direct,
@@ -166,6 +182,17 @@ pub fn open_reader(
     let reader = Box::new(reader.map_err(|source| ReadsError::Thread { source })?);
     let words = format!("io pread {how} readers {}", options.readers);
     Ok(OpenedReader { reader, words, warnings, is_light: false })
+}
+
+/// The copies, each with its share of the experts, and words about that.
+fn share(copies: Vec<Vec<Arc<File>>>, align_bytes: usize) -> (ReadFiles, String) {
+    let [first, second] = &copies[..] else {
+        return (ReadFiles::new(copies, align_bytes), String::new());
+    };
+    let room = Bounce::new(PROBE_BYTES);
+    let share = room.map_or(0.5, |mut room| share_of_first([first, second], room.bytes_mut()));
+    let words = format!(" mirrored {:.0}:{:.0}", share * 100.0, 100.0 - share * 100.0);
+    (ReadFiles::new(copies, align_bytes).share_first(share), words)
 }
 
 /// All files once more, for direct reads; none where they are not wanted or not possible.

@@ -63,6 +63,10 @@ pub enum Finish {
 pub struct PositionTrace {
     /// Position in the sequence.
     pub position: u32,
+    /// The sequence's forward step: positions of one step went through the layers together.
+    pub step: u32,
+    /// It belongs to the prompt.
+    pub prefill: bool,
     /// By layer: experts by falling score; empty for dense layers.
     pub experts: Vec<Vec<u32>>,
     /// By layer: their weights.

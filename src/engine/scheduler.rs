@@ -6,6 +6,7 @@
 //! sequences decode, but for what a request asked to keep.
 
 use super::EngineError;
+use super::keeper::Keeper;
 use super::request::{Answer, Finish, Request};
 use super::sequence::{Event, Sequence};
 use crate::sampler::Sampler;
@@ -46,11 +47,18 @@ pub struct Scheduler {
     /// Which sequence is looked at first for prompt rows, so that none starves.
     turn: usize,
     closed: bool,
+    /// Saves what was learned, if anything is.
+    keeper: Option<Keeper>,
 }
 
 impl Scheduler {
     /// A scheduler with nothing admitted.
-    pub fn new(pipeline: Pipeline, vocabulary: usize, commands: Receiver<Command>) -> Scheduler {
+    pub fn new(
+        pipeline: Pipeline,
+        vocabulary: usize,
+        commands: Receiver<Command>,
+        keeper: Option<Keeper>,
+    ) -> Scheduler {
         let limits = pipeline.limits();
         Scheduler {
             sequences: (0..limits.sequences_max).map(|_| None).collect(),
@@ -59,6 +67,7 @@ impl Scheduler {
             sampler: Sampler::new(vocabulary),
             turn: 0,
             closed: false,
+            keeper,
             vocabulary,
             commands,
             pipeline,
@@ -153,6 +162,9 @@ impl Scheduler {
     fn leave(&mut self, place: usize, outcome: Result<Answer, EngineError>) {
         let sequence = self.sequences[place].take().expect("a sequence that leaves is there");
         self.free_pages.extend_from_slice(&sequence.pages);
+        if let Some(keeper) = &self.keeper {
+            keeper.answer_ended();
+        }
         // A caller that has gone away doesn't hear it.
         let _ = sequence.events.send(Event::Done(Box::new(outcome)));
     }

@@ -5,6 +5,7 @@ use super::request::{Answer, Finish, PositionTrace, Request};
 use super::statistics::Meter;
 use crossbeam_channel::Sender;
 use millstream_stages::gauge::Reading;
+use millstream_stages::ids::Tag;
 use millstream_stages::limits::KV_BLOCK_ROWS;
 use millstream_stages::wave::Wave;
 
@@ -40,6 +41,9 @@ pub struct Sequence {
     /// Kept logits.
     logits: Option<Vec<f32>>,
     trace: Option<Vec<PositionTrace>>,
+    /// Waves that had rows of it, and the last one.
+    steps: u32,
+    wave: Option<Tag>,
     meter: Meter,
 }
 
@@ -66,6 +70,8 @@ impl Sequence {
             positions_max,
             logits: request.keep_logits.then(Vec::new),
             trace: request.keep_trace.then(Vec::new),
+            steps: 0,
+            wave: None,
             meter: Meter::start(before),
             events,
             request,
@@ -118,6 +124,9 @@ impl Sequence {
 
     /// Keeps what a finished wave holds of this sequence's rows.
     pub fn keep(&mut self, wave: &Wave, row: usize, logits: Option<&[f32]>) {
+        if self.wave.replace(wave.tag) != Some(wave.tag) {
+            self.steps += 1;
+        }
         if let (Some(kept), Some(logits)) = (&mut self.logits, logits) {
             kept.extend_from_slice(logits);
         }
@@ -133,6 +142,8 @@ impl Sequence {
         };
         kept.push(PositionTrace {
             position: wave.rows[row].position,
+            step: self.steps - 1,
+            prefill: wave.rows[row].prefill,
             experts: wave.trace.experts.iter().map(of).collect(),
             weights: wave.trace.weights.iter().map(weights_of).collect(),
             selections: wave

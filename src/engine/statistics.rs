@@ -62,6 +62,8 @@ pub struct DecodeFigures {
     pub disk_read_gb_s: f64,
     /// Bytes of weights that the kernels went through per second, in 10^9.
     pub memory_read_gb_s: f64,
+    /// Share of the time in which reads were under way.
+    pub reading_share: f64,
     /// Share of the time in which the compute seat had nothing to do.
     pub stall_share: f64,
     /// MB of experts that were read as guesses: useful, late and wasted.
@@ -81,6 +83,7 @@ impl DecodeFigures {
             read_mb_per_token: per(bytes_read / 1e6, tokens as f64),
             disk_read_gb_s: per(bytes_read / 1e9, seconds),
             memory_read_gb_s: per(weight_bytes / 1e9, seconds),
+            reading_share: per((now.reading_ns - before.reading_ns) as f64 / 1e9, seconds).min(1.0),
             stall_share: per(idle_s, seconds).min(1.0),
             hint_mb: std::array::from_fn(|outcome| {
                 (now.hint_bytes[outcome] - before.hint_bytes[outcome]) as f64 / 1e6

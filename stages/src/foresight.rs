@@ -14,6 +14,7 @@ use crate::placed::PlacedRows;
 use crate::spec::MoeSpec;
 use crate::stage::{Message, Outbox, StageKind};
 use crate::wave::Wave;
+use millstream_kernels::Kernels;
 use millstream_topology::arena::LayerArena;
 use std::sync::Arc;
 
@@ -97,11 +98,10 @@ enum Origin {
 /// A layer's guesser.
 pub struct Foresight {
     origin: Origin,
-    /// `[rows, hidden]` of the remembered wave, before any norm; of its rows with gates only.
-    x: Vec<f32>,
     /// Positions of the remembered rows.
     positions: Vec<u32>,
     hidden: usize,
+    /// `[gates, rows, hidden]` of the remembered wave, each after the norm of its gate.
     normed: Vec<f32>,
     logits: Vec<f32>,
     /// By rank, then by row: what the gate chose.
@@ -113,16 +113,16 @@ impl Foresight {
     pub fn of_gates(views: Vec<GateView>, hidden: usize) -> Foresight {
         let most = |of: fn(&MoeSpec) -> usize| views.iter().map(|v| of(&v.moe)).max().unwrap_or(0);
         let (experts, top_k) = (most(|moe| moe.experts), most(|moe| moe.top_k));
+        let gates_len = views.len();
         let gates = views.into_iter().map(|view| {
             let chooser = Chooser::new(&view.moe);
             (view, chooser)
         });
         Foresight {
             origin: Origin::Gates(gates.collect()),
-            x: Vec::with_capacity(GUESS_ROWS_MAX * hidden),
             positions: Vec::with_capacity(GUESS_ROWS_MAX),
             hidden,
-            normed: vec![0.0; GUESS_ROWS_MAX * hidden],
+            normed: vec![0.0; gates_len * GUESS_ROWS_MAX * hidden],
             logits: vec![0.0; GUESS_ROWS_MAX * experts],
             ranked: vec![0; GUESS_ROWS_MAX * top_k],
         }
@@ -130,6 +130,7 @@ impl Foresight {
 
     /// Bytes of working memory at most, for layers of so many experts.
     pub fn bytes(moe: &MoeSpec, hidden: usize) -> usize {
+        // Two gates at most, each with a norm of its own.
         4 * GUESS_ROWS_MAX * (2 * hidden + moe.experts + moe.top_k + 1) + 3 * 4 * moe.experts
     }
 
@@ -137,7 +138,6 @@ impl Foresight {
     pub fn of_recording(recording: Arc<Recording>, layers: Vec<(LayerId, bool)>) -> Foresight {
         Foresight {
             origin: Origin::Recording { recording, layers },
-            x: vec![],
             positions: Vec::with_capacity(GUESS_ROWS_MAX),
             hidden: 0,
             normed: vec![],
@@ -146,13 +146,18 @@ impl Foresight {
         }
     }
 
-    /// Copies what a guess needs of a wave that leaves.
-    pub fn remember(&mut self, wave: &Wave) {
+    /// Keeps what a guess needs of a wave that leaves.
+    pub fn remember(&mut self, wave: &Wave, kernels: Kernels) {
         let rows = wave.rows.len().min(GUESS_ROWS_MAX);
         self.positions.clear();
         self.positions.extend(wave.rows[..rows].iter().map(|row| row.position));
-        self.x.clear();
-        self.x.extend_from_slice(&wave.x[..rows * self.hidden]);
+        let Origin::Gates(gates) = &self.origin else { return };
+        for ((view, _), normed) in
+            gates.iter().zip(self.normed.chunks_mut(GUESS_ROWS_MAX * self.hidden))
+        {
+            let rows = wave.x.chunks(self.hidden).take(rows).zip(normed.chunks_mut(self.hidden));
+            rows.for_each(|(x, out)| kernels.rms_norm(x, &view.norm, view.epsilon, out));
+        }
     }
 
     /// Guesses for the remembered wave and tells the layers' prefetchers.
@@ -160,9 +165,10 @@ impl Foresight {
         let rows = self.positions.len();
         match &mut self.origin {
             Origin::Gates(gates) => {
-                let Foresight { x, normed, logits, ranked, hidden, .. } = self;
-                for (view, chooser) in gates {
-                    let buffers = Buffers { x, normed, logits, ranked };
+                let Foresight { normed, logits, ranked, hidden, .. } = self;
+                let states = normed.chunks(GUESS_ROWS_MAX * *hidden);
+                for ((view, chooser), normed) in gates.iter_mut().zip(states) {
+                    let buffers = Buffers { normed, logits, ranked };
                     let guess = ask_gate(wave, view, chooser, [rows, *hidden], buffers, compute);
                     outbox.send(view.layer, StageKind::Prefetch, wave, Message::Guessed(guess));
                 }
@@ -184,8 +190,7 @@ impl Foresight {
 
 /// Working memory of [`ask_gate`].
 struct Buffers<'a> {
-    x: &'a [f32],
-    normed: &'a mut [f32],
+    normed: &'a [f32],
     logits: &'a mut [f32],
     ranked: &'a mut [u32],
 }
@@ -199,12 +204,7 @@ fn ask_gate(
     buffers: Buffers<'_>,
     compute: &mut Compute,
 ) -> Guess {
-    let Buffers { x, normed, logits, ranked } = buffers;
-    for row in 0..rows {
-        let range = row * hidden..(row + 1) * hidden;
-        let (x, out) = (&x[range.clone()], &mut normed[range]);
-        compute.kernels.rms_norm(x, &view.norm, view.epsilon, out);
-    }
+    let Buffers { normed, logits, ranked } = buffers;
     let product = Product { weights: &view.gate, x: normed, stride: hidden, out: logits };
     compute.rows_times(&view.arena, rows, product);
     for row in 0..rows {

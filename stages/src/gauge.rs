@@ -25,6 +25,9 @@ pub struct Gauges {
     /// Since when the compute seat has had nothing to do, in nanoseconds after `started`; 0 while it
     /// works.
     idle_since_ns: AtomicU64,
+    /// Since when reads have been under way, likewise; 0 while none is.
+    reading_since_ns: AtomicU64,
+    reading_ns: AtomicU64,
     stage_work_ns: [AtomicU64; STAGES.len()],
     stage_messages: [AtomicU64; STAGES.len()],
     expert_hits: AtomicU64,
@@ -64,6 +67,8 @@ pub struct Reading {
     pub reads_retried: u64,
     /// Nanoseconds in which the compute seat had nothing to do.
     pub compute_idle_ns: u64,
+    /// Nanoseconds in which reads were under way.
+    pub reading_ns: u64,
     /// Bytes of weights that the kernels went through.
     pub weight_bytes: u64,
     /// Bytes of slots that were given back to the system.
@@ -75,6 +80,8 @@ impl Default for Gauges {
         Gauges {
             started: Instant::now(),
             idle_since_ns: AtomicU64::new(0),
+            reading_since_ns: AtomicU64::new(0),
+            reading_ns: AtomicU64::new(0),
             stage_work_ns: Default::default(),
             stage_messages: Default::default(),
             expert_hits: AtomicU64::new(0),
@@ -135,17 +142,30 @@ impl Gauges {
 
     /// The compute seat works again.
     pub fn compute_works(&self) {
-        add(&self.compute_idle_ns, self.resting_ns());
+        add(&self.compute_idle_ns, self.since_ns(&self.idle_since_ns));
         self.idle_since_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// Says whether reads are under way; counts the time in which they are.
+    pub fn reads_under_way(&self, reading: bool) {
+        let since = get(&self.reading_since_ns);
+        match (since, reading) {
+            (0, true) => self.reading_since_ns.store(self.now_ns().max(1), Ordering::Relaxed),
+            (0, false) | (_, true) => {}
+            (since, false) => {
+                add(&self.reading_ns, self.now_ns().saturating_sub(since));
+                self.reading_since_ns.store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// How long the present rest has lasted.
-    fn resting_ns(&self) -> u64 {
-        match get(&self.idle_since_ns) {
+    /// How long ago something began; 0 when it isn't going on.
+    fn since_ns(&self, since: &AtomicU64) -> u64 {
+        match get(since) {
             0 => 0,
             since => self.now_ns().saturating_sub(since),
         }
@@ -186,7 +206,8 @@ impl Gauges {
             bytes_read: get(&self.bytes_read),
             reads_failed: get(&self.reads_failed),
             reads_retried: get(&self.reads_retried),
-            compute_idle_ns: get(&self.compute_idle_ns) + self.resting_ns(),
+            compute_idle_ns: get(&self.compute_idle_ns) + self.since_ns(&self.idle_since_ns),
+            reading_ns: get(&self.reading_ns) + self.since_ns(&self.reading_since_ns),
             weight_bytes: get(&self.weight_bytes),
             bytes_given_back: get(&self.bytes_given_back),
         }

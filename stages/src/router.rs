@@ -56,12 +56,6 @@ impl Router {
         }
     }
 
-    /// Bytes of working memory of one layer.
-    pub fn bytes(moe: &MoeSpec, limits: &Limits) -> usize {
-        // Logits of the rows; of one row scores, biased, chosen and counts.
-        4 * (moe.experts * (limits.rows_max + 4) + 2 * moe.gate.groups)
-    }
-
     fn take_wave(&mut self, mut wave: Box<Wave>, compute: &mut Compute, outbox: &mut Outbox) {
         let (tokens, hidden) = (wave.rows.len(), self.gate.cols);
         let (x, out) = (wave.h.as_slice(), self.logits.as_mut_slice());
@@ -70,9 +64,15 @@ impl Router {
         self.route(&mut wave, compute.kernels);
         wave.sum[..tokens * hidden].fill(0.0);
         if let Some(foresight) = &mut self.foresight {
-            foresight.remember(&wave);
+            foresight.remember(&wave, compute.kernels);
         }
         outbox.send_wave(self.layer, StageKind::Prefetch, wave);
+    }
+
+    /// Bytes of working memory of one layer.
+    pub fn bytes(moe: &MoeSpec, limits: &Limits) -> usize {
+        // Logits of the rows; of one row scores, biased, chosen and counts.
+        4 * (moe.experts * (limits.rows_max + 4) + 2 * moe.gate.groups)
     }
 
     fn route(&mut self, wave: &mut Wave, kernels: Kernels) {

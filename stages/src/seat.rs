@@ -71,6 +71,7 @@ impl Seat {
     /// Grants a job, or takes one back from the reader.
     fn step_desk(&mut self) -> Step {
         let Some(desk) = &mut self.context.desk else { return Step::Idle };
+        self.context.gauges.reads_under_way(desk.is_reading());
         if let Some(envelope) = desk.grant() {
             self.dispatch(envelope);
             return Step::Worked;

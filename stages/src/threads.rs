@@ -6,13 +6,13 @@
 
 use crate::caps::Caps;
 use crate::gauge::Gauges;
-use crate::ids::SeatId;
+use crate::ids::{ExpertId, LayerId, SeatId, Tag};
 use crate::limits::Limits;
 use crate::load::Reader;
 use crate::pipeline::{Assembly, Blueprint, StartError, assemble, executor_bounds};
 use crate::queue::{Crew, CrewPlan, NodeCrew, prepare_thread};
 use crate::seat::Seat;
-use crate::stage::Directory;
+use crate::stage::{ActorId, Directory, Envelope, Message, StageKind};
 use crate::wave::Wave;
 use millstream_topology::cpuset::CpuId;
 use millstream_topology::pin::pin_current_thread;
@@ -126,6 +126,19 @@ impl Pipeline {
         self.directory.submit(wave);
     }
 
+    /// Loads experts that will probably be used, as hints: nobody waits for them, and demands come
+    /// first. At most half of all slots' worth is taken, so that every queue has room for it; call it
+    /// once, before the first wave.
+    pub fn warm(&self, experts: &[(LayerId, ExpertId)]) {
+        let slots: usize = self.limits.slots.iter().sum();
+        let seat = self.directory.seat_of[StageKind::Prefetch as usize];
+        for &(layer, expert) in experts.iter().take(slots / 2) {
+            let to = ActorId { layer, stage: StageKind::Prefetch };
+            let envelope = Envelope { to, message: Message::Hint(expert) };
+            self.directory.inboxes[seat.index()].deliver(Tag::default(), envelope);
+        }
+    }
+
     /// Waves in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
@@ -190,7 +203,6 @@ fn seat_id(pipeline: &Pipeline) -> SeatId {
 
 /// The CPU that a seat is pinned to.
 fn cpu_of(plan: &PlacementPlan, directory: &Directory, seat: SeatId) -> Option<CpuId> {
-    use crate::stage::StageKind;
     let own = |host: SeatHost| match host {
         SeatHost::OwnThread(cpu) => cpu,
         SeatHost::Leader => None,

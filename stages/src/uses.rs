@@ -22,6 +22,12 @@ impl UseCounts {
         UseCounts { layers: spec.layers.iter().map(experts).map(none).collect() }
     }
 
+    /// What earlier sessions counted, by layer and expert of the same model.
+    pub fn of_earlier(uses: &[Vec<u32>]) -> UseCounts {
+        let counters = |layer: &Vec<u32>| layer.iter().map(|&uses| AtomicU32::new(uses)).collect();
+        UseCounts { layers: uses.iter().map(counters).collect() }
+    }
+
     /// Counts uses.
     pub fn add(&self, layer: LayerId, expert: ExpertId, uses: u32) {
         let counter = &self.layers[layer.index()][expert.index()];
@@ -35,8 +41,33 @@ impl UseCounts {
         self.layers[layer.index()].iter().map(|uses| uses.load(Ordering::Relaxed)).collect()
     }
 
+    /// A layer's experts that were used at all, the most used first, at most so many.
+    pub fn most_used(&self, layer: LayerId, experts_max: usize) -> Vec<ExpertId> {
+        let uses = self.of_layer(layer);
+        let used = (0..uses.len()).filter(|&expert| uses[expert] > 0);
+        let mut experts: Vec<usize> = used.collect();
+        experts.sort_by_key(|&expert| (std::cmp::Reverse(uses[expert]), expert));
+        experts.truncate(experts_max);
+        experts.into_iter().map(|expert| ExpertId(expert as u32)).collect()
+    }
+
     /// The uses of every layer's experts.
     pub fn all(&self) -> Vec<Vec<u32>> {
         (0..self.layers.len()).map(|layer| self.of_layer(LayerId(layer as u32))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_used_come_first_and_the_unused_never() {
+        let uses = UseCounts::of_earlier(&[vec![], vec![3, 0, 9, 3]]);
+        uses.add(LayerId(1), ExpertId(3), 1);
+        let most = |experts_max| uses.most_used(LayerId(1), experts_max);
+        assert_eq!(most(9), [2, 3, 0].map(ExpertId));
+        assert_eq!(most(1), [ExpertId(2)]);
+        assert_eq!(uses.all(), [vec![], vec![3, 0, 9, 4]]);
     }
 }

@@ -205,12 +205,8 @@ pub fn hash_of(model: &Arc<RandomModel>, run: &Run) -> u64 {
         spec: model.spec.clone(),
         source: model.clone(),
         reader: Box::new(move |_| {
-            Ok(OpenedReader {
-                reader: Box::new(MemoryReader::new(source.clone())),
-                words: "io memory".into(),
-                warnings: vec![],
-                is_light: false,
-            })
+            let reader = Box::new(MemoryReader::new(source.clone()));
+            Ok(OpenedReader { reader, words: String::new(), warnings: vec![], is_light: false })
         }),
         resident_bytes: 0,
         stop_ids: vec![],

@@ -8,7 +8,7 @@ use super::LoadClass;
 use super::job::ReadJob;
 use super::progress::Geometry;
 use super::reader::{ReadFiles, Reader};
-use crate::ids::{LayerId, Tag};
+use crate::ids::{ExpertId, LayerId, Tag};
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -88,6 +88,10 @@ impl Reader for PreadReader {
 
     fn copies(&self) -> usize {
         self.files.copies()
+    }
+
+    fn copy_of(&self, layer: LayerId, expert: ExpertId) -> usize {
+        self.files.copy_of(layer, expert)
     }
 
     fn reserve(&mut self, jobs_max: usize) {

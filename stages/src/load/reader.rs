@@ -60,6 +60,8 @@ pub trait Reader: Send {
 pub struct ReadFiles {
     copies: Vec<Vec<Arc<File>>>,
     align_bytes: usize,
+    /// Of 65536 experts, how many are read from the first copy.
+    first_of_65536: u32,
 }
 
 impl ReadFiles {
@@ -70,7 +72,25 @@ impl ReadFiles {
     pub fn new(copies: Vec<Vec<Arc<File>>>, align_bytes: usize) -> ReadFiles {
         assert!(!copies.is_empty(), "a model has files");
         assert!(copies.iter().all(|copy| copy.len() == copies[0].len()), "copies are alike");
-        ReadFiles { copies, align_bytes }
+        let first_of_65536 = 65536 / copies.len() as u32;
+        ReadFiles { copies, align_bytes, first_of_65536 }
+    }
+
+    /// Has this share (0 to 1) of the experts read from the first of two copies.
+    pub fn share_first(mut self, share: f64) -> ReadFiles {
+        self.first_of_65536 = (share * 65536.0).round().clamp(0.0, 65536.0) as u32;
+        self
+    }
+
+    /// The copy that an expert is read from at first: always the same one.
+    pub fn copy_of(&self, layer: LayerId, expert: ExpertId) -> usize {
+        if self.copies.len() < 2 {
+            return 0;
+        }
+        // Fibonacci hashing: neighbours spread evenly.
+        let place = u64::from(layer.0) << 32 | u64::from(expert.0);
+        let hash = (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u32;
+        usize::from(hash >= self.first_of_65536)
     }
 
     /// Reads of at most [`CHUNK_BYTES`].

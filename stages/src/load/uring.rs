@@ -20,7 +20,7 @@ use super::LoadClass;
 use super::job::ReadJob;
 use super::progress::Geometry;
 use super::reader::{ReadFiles, Reader};
-use crate::ids::{LayerId, Tag};
+use crate::ids::{ExpertId, LayerId, Tag};
 use io_uring::types::{Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
 use std::collections::VecDeque;
@@ -30,6 +30,10 @@ use std::time::Duration;
 
 /// Most chunks in flight that may be asked for.
 pub const DEPTH_MAX: usize = 256;
+
+/// Hints start while fewer chunks than this are in flight: the drive always has a next one, and a
+/// demand waits for few.
+const HINT_DEPTH: usize = 2;
 
 /// Reads by io_uring.
 pub struct UringReader {
@@ -87,8 +91,12 @@ impl UringReader {
     /// Starts chunks while there is room for them.
     fn fill(&mut self) {
         let mut pushed = false;
-        while self.in_flight < self.depth {
-            let Some(&place) = self.queue.first() else { break };
+        while let Some(&place) = self.queue.first() {
+            let class = self.places[place].job.as_ref().map(|job| job.class);
+            let hint = class == Some(LoadClass::Hint);
+            if self.in_flight >= if hint { self.depth.min(HINT_DEPTH) } else { self.depth } {
+                break;
+            }
             match self.push(place) {
                 true => pushed = true,
                 false => _ = self.queue.remove(0),
@@ -216,6 +224,10 @@ impl Reader for UringReader {
 
     fn copies(&self) -> usize {
         self.files.copies()
+    }
+
+    fn copy_of(&self, layer: LayerId, expert: ExpertId) -> usize {
+        self.files.copy_of(layer, expert)
     }
 
     fn reserve(&mut self, jobs_max: usize) {

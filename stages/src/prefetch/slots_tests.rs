@@ -113,6 +113,7 @@ fn lowering_never_takes_a_leased_slot_or_a_read_in_flight() {
     table.returned(2);
     assert_eq!(retired(&mut table), [] as [u32; 0], "one may stay");
     assert!(table.can_grant([ExpertId(7)].into_iter()));
+    chunk(&mut table, &[7]);
     assert_eq!(table.victim(), Some(2));
 }
 
