@@ -43,6 +43,8 @@ fn allocations_in_decode(slots: usize, sampling: Sampling) -> usize {
         threads: Some(2),
         experts_per_layer: Some(slots),
         lookahead: Lookahead::GateTwice,
+        // The guard reads files of the system on a thread of its own, off the data path.
+        guard_period: None,
         ..Options::default()
     };
     let engine = Engine::start(engine_model, &options).expect("the engine starts");

@@ -2,16 +2,11 @@
 //!
 //! Alone in its binary and one test after the other: it looks at the whole process.
 
-use millstream::engine::{
-    Engine, MemoryBudget, MemoryTable, Model, OpenedReader, Options, Request, Setup,
-};
-use millstream_kernels::WeightFormat;
-use millstream_stages::ids::{ExpertId, FileId, LayerId};
-use millstream_stages::load::ExpertShape;
-use millstream_stages::simulation::{MemoryReader, RandomModel, small_spec};
-use millstream_stages::spec::{AttentionSpec, FfnSpec, ModelSpec};
-use millstream_stages::weights::{Extent, Part, Rectangle, SourceError, Staged, WeightSource};
+mod repeating;
+
+use millstream::engine::{Engine, MemoryBudget, MemoryTable, Model, Options, Request, Setup};
 use millstream_topology::memory::OwnMemory;
+use repeating::Repeating;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
 use std::ops::ControlFlow;
@@ -20,111 +15,6 @@ use std::sync::Arc;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// Experts that are really stored; the others are copies of them.
-const STORED: usize = 4;
-
-/// A model with many experts that holds few: expert e has the bytes of expert e modulo [`STORED`].
-struct Repeating {
-    spec: ModelSpec,
-    stored: Arc<RandomModel>,
-}
-
-fn spec(experts: usize) -> ModelSpec {
-    let mut spec = small_spec();
-    spec.hidden = 256;
-    for layer in &mut spec.layers {
-        if let FfnSpec::Moe(moe) = &mut layer.ffn {
-            (moe.experts, moe.intermediate) = (experts, 512);
-            (moe.gate.groups, moe.gate.groups_kept) = (1, 1);
-        }
-        let AttentionSpec::Mla(mla) = &mut layer.attention;
-        (mla.query_rank, mla.latent_rank) = (64, 64);
-    }
-    spec.context_max = 16_384;
-    spec
-}
-
-impl Repeating {
-    fn new(experts: usize) -> Arc<Repeating> {
-        let stored = RandomModel::new(spec(STORED), 3, WeightFormat::Bf16);
-        Arc::new(Repeating { spec: spec(experts), stored: Arc::new(stored) })
-    }
-
-    fn model(self: &Arc<Repeating>) -> Model {
-        let stored = self.stored.clone();
-        Model {
-            spec: self.spec.clone(),
-            source: self.clone(),
-            reader: Box::new(move |_| {
-                let reader = Box::new(MemoryReader::new(stored.clone()));
-                Ok(OpenedReader { reader, words: String::new(), warnings: vec![], is_light: false })
-            }),
-            resident_bytes: 0,
-            stop_ids: vec![],
-            warnings: vec![],
-        }
-    }
-}
-
-fn stored(expert: ExpertId) -> ExpertId {
-    ExpertId(expert.0 % STORED as u32)
-}
-
-impl WeightSource for Repeating {
-    fn format(&self, layer: Option<LayerId>, part: Part) -> WeightFormat {
-        match part {
-            Part::Router => WeightFormat::F32,
-            _ => self.stored.format(layer, part),
-        }
-    }
-
-    fn read(
-        &self,
-        layer: Option<LayerId>,
-        part: Part,
-        block: &Rectangle,
-        out: &mut [u8],
-    ) -> Result<(), SourceError> {
-        match part {
-            Part::Router | Part::RouterBias => {
-                let seed = if part == Part::Router { 0.02 } else { 0.0 };
-                for (index, bytes) in out.chunks_exact_mut(4).enumerate() {
-                    let place = (block.rows.start * 7919 + index) as u32;
-                    let noise = place.wrapping_mul(2_654_435_761) >> 8;
-                    let value = seed * (noise as f32 / (1 << 23) as f32 - 1.0);
-                    bytes.copy_from_slice(&value.to_le_bytes());
-                }
-                Ok(())
-            }
-            _ => self.stored.read(layer, part, block, out),
-        }
-    }
-
-    fn expert_formats(&self, layer: LayerId) -> [WeightFormat; 3] {
-        self.stored.expert_formats(layer)
-    }
-
-    fn expert_extents(&self, layer: LayerId, expert: ExpertId) -> &[Extent] {
-        self.stored.expert_extents(layer, stored(expert))
-    }
-
-    fn unpack_slice(
-        &self,
-        layer: LayerId,
-        expert: ExpertId,
-        shape: &ExpertShape,
-        slice: usize,
-        staged: Staged<'_>,
-        out: &mut [u8],
-    ) {
-        self.stored.unpack_slice(layer, stored(expert), shape, slice, staged, out);
-    }
-
-    fn file_name(&self, file: FileId) -> String {
-        self.stored.file_name(file)
-    }
-}
 
 fn options() -> Options {
     Options { threads: Some(2), context: Some(128), ..Options::default() }

@@ -11,6 +11,7 @@ use crate::text::Tokenizer;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_stages::ids::{ExpertId, LayerId};
+use millstream_stages::spec::LayerSpec;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +37,13 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let model = Model::open_with(&directory, args.engine.checks())?;
     // A run would hold it, too.
     let _tokenizer = Tokenizer::open(&directory)?;
+    if let Some(file) = args.engine.use_file(&args.model, &directory) {
+        let experts = |layer: &LayerSpec| layer.moe().map_or(0, |moe| moe.experts);
+        let experts: Vec<usize> = model.spec.layers.iter().map(experts).collect();
+        let (uses, warning) = file.load(&experts);
+        warning.iter().for_each(|warning| say(&format!("warning: {warning}")));
+        options.use_counts = Some(uses);
+    }
     options.held_bytes = held_bytes();
     let setup = Setup::new(&model, &options)?;
     let token = TokenBytes::of(&model, &setup, &options);

@@ -6,6 +6,7 @@
 //! | `options.rs` | from what the user asked to plan, limits and memory |
 //! | `reads.rs`, `mirror.rs` | how its files are read, and a second copy of them |
 //! | `budget/` | what memory the process may hold, and how many experts that leaves |
+//! | `guard.rs` | experts' memory goes back while the system runs short |
 //! | `ceilings.rs`, `bandwidth.rs` | how fast a model could run at best |
 //! | `request.rs`, `statistics.rs` | what goes in and what comes out |
 //! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
@@ -17,6 +18,7 @@
 pub mod bandwidth;
 mod budget;
 mod ceilings;
+mod guard;
 mod keeper;
 mod mirror;
 mod model;
@@ -43,6 +45,7 @@ use crate::checkpoint::OpenError;
 use crate::learn::Uses;
 use crate::sampler::SamplingError;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use guard::Guard;
 use keeper::Keeper;
 use millstream_kernels::Isa;
 use millstream_stages::ids::{ExpertId, LayerId};
@@ -149,6 +152,7 @@ pub enum EngineError {
 
 /// A running engine.
 pub struct Engine {
+    guard: Option<Guard>,
     commands: Option<Sender<Command>>,
     scheduler: Option<JoinHandle<()>>,
     vocabulary: usize,
@@ -203,6 +207,14 @@ impl Engine {
         };
         let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;
         warnings.extend(pipeline.warnings());
+        let guard = match options.guard_period {
+            None => None,
+            Some(period) => {
+                let caps = pipeline.caps();
+                let guard = Guard::start(&setup.memory, caps, &options.memory_root, period);
+                guard.map_err(thread_fault)?
+            }
+        };
         let (commands, receiver) = unbounded();
         pipeline.warm(&warm(&uses, pipeline.limits()));
         let keeper = options.learn.clone().map(|file| Keeper::start(file, uses)).transpose();
@@ -211,6 +223,7 @@ impl Engine {
         let thread = std::thread::Builder::new().name("scheduler".into());
         let scheduler = thread.spawn(move || scheduler.run()).map_err(thread_fault)?;
         Ok(Engine {
+            guard,
             commands: Some(commands),
             scheduler: Some(scheduler),
             vocabulary,
@@ -362,6 +375,7 @@ fn start_line(setup: &Setup) -> String {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.guard = None;
         self.commands = None;
         if let Some(scheduler) = self.scheduler.take() {
             // A scheduler that died has said why on stderr.

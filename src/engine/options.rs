@@ -15,9 +15,13 @@ use millstream_topology::plan::{PlacementPlan, PlanRequest};
 use millstream_topology::{TopologyArg, policy, probe};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Positions of a sequence when the user names none and the model allows more.
 const DEFAULT_CONTEXT: usize = 4096;
+
+/// How often the guard looks: often enough to be ahead of the kernel's own remedies.
+const GUARD_PERIOD: Duration = Duration::from_millis(250);
 
 /// What the user asked.
 #[derive(Clone, Debug)]
@@ -36,6 +40,8 @@ pub struct Options {
     pub held_bytes: Option<u64>,
     /// Where `/proc` and `/sys` are that say how much memory there is.
     pub memory_root: PathBuf,
+    /// How often the guard looks whether memory runs short; none leaves it out.
+    pub guard_period: Option<Duration>,
     /// How often each expert was used, by layer: decides which layers get more slots.
     pub use_counts: Option<Vec<Vec<u32>>>,
     /// Positions of one sequence.
@@ -74,6 +80,7 @@ impl Default for Options {
             memory: None,
             held_bytes: None,
             memory_root: PathBuf::from("/"),
+            guard_period: Some(GUARD_PERIOD),
             use_counts: None,
             context: None,
             isa: None,

@@ -40,6 +40,8 @@ pub struct Gauges {
     reads_retried: AtomicU64,
     compute_idle_ns: AtomicU64,
     weight_bytes: AtomicU64,
+    caps_taken: AtomicU64,
+    bytes_given_back: AtomicU64,
 }
 
 /// One reading of the [`Gauges`].
@@ -69,6 +71,8 @@ pub struct Reading {
     pub reading_ns: u64,
     /// Bytes of weights that the kernels went through.
     pub weight_bytes: u64,
+    /// Bytes of slots that were given back to the system.
+    pub bytes_given_back: u64,
 }
 
 impl Default for Gauges {
@@ -89,6 +93,8 @@ impl Default for Gauges {
             reads_retried: AtomicU64::new(0),
             compute_idle_ns: AtomicU64::new(0),
             weight_bytes: AtomicU64::new(0),
+            caps_taken: AtomicU64::new(0),
+            bytes_given_back: AtomicU64::new(0),
         }
     }
 }
@@ -170,6 +176,21 @@ impl Gauges {
         add(&self.weight_bytes, bytes);
     }
 
+    /// A prefetcher took a new cap.
+    pub fn cap_taken(&self) {
+        self.caps_taken.fetch_add(1, Ordering::Release);
+    }
+
+    /// Caps that were taken.
+    pub fn caps_taken(&self) -> u64 {
+        self.caps_taken.load(Ordering::Acquire)
+    }
+
+    /// A slot's pages went back to the system.
+    pub fn bytes_given_back(&self, bytes: u64) {
+        add(&self.bytes_given_back, bytes);
+    }
+
     /// All counters, now.
     pub fn read(&self) -> Reading {
         let all = |counters: &[AtomicU64; STAGES.len()]| {
@@ -188,6 +209,7 @@ impl Gauges {
             compute_idle_ns: get(&self.compute_idle_ns) + self.since_ns(&self.idle_since_ns),
             reading_ns: get(&self.reading_ns) + self.since_ns(&self.reading_since_ns),
             weight_bytes: get(&self.weight_bytes),
+            bytes_given_back: get(&self.bytes_given_back),
         }
     }
 }

@@ -15,6 +15,8 @@ mod attend;
 #[cfg(not(loom))]
 pub mod bounds;
 #[cfg(not(loom))]
+pub mod caps;
+#[cfg(not(loom))]
 mod choose;
 #[cfg(not(loom))]
 mod combine;

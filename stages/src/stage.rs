@@ -44,6 +44,8 @@ pub enum Message {
     Guessed(Guess),
     /// Load this expert if that costs nobody anything.
     Hint(ExpertId),
+    /// From outside to a prefetcher: so many slots may be used from now on.
+    Cap(usize),
     /// Prefetcher to loader: fill this slot.
     Demand(LoadOrder),
     /// Prefetcher to loader: a wave waits for what was a hint.

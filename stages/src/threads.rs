@@ -4,6 +4,7 @@
 //! when dropped. Waves go in with [`Pipeline::submit`] and come out with [`Pipeline::wait`]. When a
 //! thread dies of a broken assertion, everything stops and the waiter is told.
 
+use crate::caps::Caps;
 use crate::gauge::Gauges;
 use crate::ids::{ExpertId, LayerId, SeatId, Tag};
 use crate::limits::Limits;
@@ -183,6 +184,11 @@ impl Pipeline {
     /// The bounds.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// The way to say how many slots may be used; for one owner.
+    pub fn caps(&self) -> Caps {
+        Caps::new(self.directory.clone(), self.gauges.clone(), &self.limits.slots)
     }
 
     /// What went other than planned at start, for the user.

@@ -14,6 +14,8 @@ fn run_all(first: u64, manners: Manners) -> Outcome {
         total.rows_failed += outcome.rows_failed;
         total.misses += outcome.misses;
         total.hints += outcome.hints;
+        total.cap_changes += outcome.cap_changes;
+        total.bytes_given_back += outcome.bytes_given_back;
     }
     total
 }
@@ -25,6 +27,7 @@ fn every_row_equals_the_straight_line_pass_under_a_slow_reader() {
     assert_eq!(total.rows_compared as u64, SEEDS * 21, "every row of every sequence");
     assert_eq!(total.rows_failed, 0);
     assert!(total.misses > SEEDS && total.hints > SEEDS, "slots were short and hints were given");
+    assert!(total.cap_changes > SEEDS && total.bytes_given_back > SEEDS, "slots came and went");
 }
 
 #[test]

@@ -180,3 +180,23 @@ fn inspect_and_topology_speak_to_people_and_programs() {
     let object: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert!(object["plan"]["threads"].as_u64().expect("a count") > 0);
 }
+
+#[test]
+fn plan_shows_memory_slots_and_ceilings_and_refuses_what_does_not_fit() {
+    let (out, _) = expect(&["plan", "--no-measure"], 0);
+    for words in ["resident weights", "layers 1 to 6", "48 of 48 experts", "not measured"] {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+    let (out, _) = expect(&["plan", "-m", &tiny(), "--json", "--experts-per-layer", "3"], 0);
+    let object: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let slots: Vec<u64> = serde_json::from_value(object["memory"]["slots"].clone()).expect("slots");
+    assert!(slots.iter().all(|&slots| slots == 0 || slots == 3), "{slots:?}");
+    let ceilings = &object["ceilings"];
+    assert!(ceilings["memory_bytes_s"].as_f64().expect("measured") > 1e8, "{ceilings}");
+    assert_eq!(ceilings["token"]["miss_share_from_counts"], false);
+    let miss_share = ceilings["token"]["miss_share"].as_f64().expect("a share");
+    assert!((miss_share - (1.0 - 3.0 / 24.0)).abs() < 1e-9, "{miss_share}");
+    assert!(ceilings["drive_bytes_s"].is_null(), "too small to say anything: {ceilings}");
+    let (_, err) = expect(&["plan", "--memory", "1MiB"], 2);
+    assert!(err.contains("together") && err.contains("less with --context"), "{err}");
+}

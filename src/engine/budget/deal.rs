@@ -24,8 +24,9 @@ pub fn equal(experts: &[usize], slots: usize) -> Vec<usize> {
 
 /// Slots of each layer; their arenas together take at most `bytes`, if one slot a layer does.
 pub fn deal(layers: &[Layer<'_>], bytes: u64) -> Vec<usize> {
-    let known = layers.iter().filter(|layer| layer.arena.experts > 0);
-    let counted = known.clone().count() > 0 && known.clone().all(|layer| layer.counts.is_some());
+    let mut routed = layers.iter().filter(|layer| layer.arena.experts > 0).peekable();
+    let used = |layer: &Layer<'_>| layer.counts.is_some_and(|counts| counts.iter().any(|&c| c > 0));
+    let counted = routed.peek().is_some() && routed.all(used);
     let dealer = Dealer { layers, bytes };
     match counted {
         true => dealer.by_counts(),
@@ -106,12 +107,13 @@ impl Dealer<'_> {
                 uses.map(|uses| uses / self.layers[index].arena.slot_bytes().max(1) as f64)
             };
             let candidates = (0..slots.len()).filter(|&index| open[index]);
-            let best =
-                candidates.filter_map(|index| Some((index, gain(index)?))).reduce(|best, next| {
-                    // Equal gains go to the earlier layer.
-                    if next.1 > best.1 { next } else { best }
-                });
-            let Some((index, _)) = best else { return slots };
+            let gains = candidates.filter_map(|index| Some((gain(index)?, index)));
+            // Equal gains go to the layer with fewer slots, then to the earlier one.
+            let order = |a: &(f64, usize), b: &(f64, usize)| {
+                let fewer = || slots[b.1].cmp(&slots[a.1]);
+                a.0.total_cmp(&b.0).then_with(fewer).then(b.1.cmp(&a.1))
+            };
+            let Some((_, index)) = gains.max_by(order) else { return slots };
             open[index] = self.add(index, &mut slots, &mut total);
         }
     }
@@ -179,6 +181,15 @@ mod tests {
         assert_eq!(total(&arenas, &slots), 10 * SLOT as u64);
         let tight = deal(&layers(&arenas, &counts), 3 * SLOT as u64);
         assert_eq!(tight, [1, 2], "fewer than a row needs: an equal number, then by use");
+    }
+
+    #[test]
+    fn what_nobody_used_is_dealt_equally() {
+        let arenas = vec![arena(8, 2), arena(8, 2), arena(8, 2)];
+        let nothing = vec![vec![0; 8]; 3];
+        assert_eq!(deal(&layers(&arenas, &nothing), 15 * SLOT as u64), [5, 5, 5]);
+        let little = vec![vec![9, 7, 0, 0, 0, 0, 0, 0]; 3];
+        assert_eq!(deal(&layers(&arenas, &little), 15 * SLOT as u64), [5, 5, 5]);
     }
 
     #[test]

@@ -308,6 +308,28 @@ impl Prefetcher {
         self.send_orders(seat);
     }
 
+    /// So many slots may be used from now on.
+    fn take_cap(&mut self, slots: usize, seat: &mut SeatContext) {
+        self.table.set_cap(slots);
+        // Before anybody else can have them: a slot that comes back is filled under a lease of its own.
+        self.give_pages_back(seat);
+        self.grant_chunks(seat);
+        seat.gauges.cap_taken();
+    }
+
+    /// Gives the system the pages of slots that have retired, each under its fill lease: nobody reads
+    /// the slot, and no read into it is under way.
+    fn give_pages_back(&mut self, seat: &SeatContext) {
+        while let Some(slot) = self.table.next_retired() {
+            if self.ahead.replaced(slot) {
+                seat.gauges.hint_ended(HintOutcome::Wasted, self.expert_bytes());
+            }
+            let mut lease =
+                self.arena.begin_fill(slot).expect("a victim has no lease out: it has retired");
+            seat.gauges.bytes_given_back(lease.release_pages() as u64);
+        }
+    }
+
     /// Loads an expert for nobody in particular, if there is room for guesses and a slot worth less.
     fn hint(&mut self, expert: ExpertId, seat: &mut SeatContext) {
         let room = self.table.cap().saturating_sub(self.top_k);
@@ -358,8 +380,10 @@ impl Stage for Prefetcher {
             Message::Repeat(wave) => self.repeat(wave, seat),
             Message::Guessed(guess) => self.take_guess(&guess, seat),
             Message::Hint(expert) => self.hint(expert, seat),
+            Message::Cap(slots) => self.take_cap(slots, seat),
             other => panic!("a prefetcher takes waves, leases and loads, not {other:?}"),
         }
+        self.give_pages_back(seat);
         timer.stop(&seat.gauges, StageKind::Prefetch);
     }
 }

@@ -4,6 +4,7 @@ use super::model::{RandomFormats, RandomModel};
 use super::random::Random;
 use super::reader::{FaultyReader, Manners};
 use super::small_spec;
+use crate::caps::Caps;
 use crate::foresight::Recording;
 use crate::ids::{ExpertId, SequenceId, Tag};
 use crate::limits::{KV_BLOCK_ROWS, Limits, LimitsRequest};
@@ -53,6 +54,10 @@ pub struct Outcome {
     pub misses: u64,
     /// Loads that were guesses.
     pub hints: u64,
+    /// Times that the numbers of slots in use were changed.
+    pub cap_changes: u64,
+    /// Bytes of slots that went back to the system.
+    pub bytes_given_back: u64,
 }
 
 /// A sequence on its way.
@@ -120,7 +125,9 @@ impl World {
         let fed = || Fed { next: 0, in_flight: false, failed: false };
         let sequences = SEQUENCES.iter().map(|_| fed()).collect();
         let outcome = Outcome::default();
-        Run { case, seed, random, assembly, sequences, outcome }.finish()
+        let slots = &assembly.limits.slots;
+        let caps = Caps::new(assembly.directory.clone(), assembly.gauges.clone(), slots);
+        Run { case, seed, random, assembly, caps, sequences, outcome }.finish()
     }
 }
 
@@ -209,6 +216,7 @@ struct Run<'a> {
     seed: u64,
     random: Random,
     assembly: Assembly,
+    caps: Caps,
     sequences: Vec<Fed>,
     outcome: Outcome,
 }
@@ -221,10 +229,14 @@ impl Run<'_> {
                 let reading = self.assembly.gauges.read();
                 self.outcome.misses = reading.expert_misses;
                 self.outcome.hints = reading.hints;
+                self.outcome.bytes_given_back = reading.bytes_given_back;
                 return self.outcome;
             }
             if self.random.one_in(8) {
                 self.throw_hint();
+            }
+            if self.random.one_in(100) {
+                self.change_caps();
             }
             self.step();
         }
@@ -315,6 +327,16 @@ impl Run<'_> {
         if inbox.ring.len_hint() * 2 < inbox.ring.capacity() {
             let to = ActorId { layer, stage: StageKind::Prefetch };
             inbox.deliver(Tag::default(), Envelope { to, message: Message::Hint(expert) });
+        }
+    }
+
+    /// As a guard might, whatever is under way: any numbers of slots from one to all.
+    fn change_caps(&mut self) {
+        let slots = self.assembly.limits.slots.clone();
+        let mut cap = |&slots: &usize| if slots > 0 { 1 + self.random.below(slots) } else { 0 };
+        let caps: Vec<usize> = slots.iter().map(&mut cap).collect();
+        if self.caps.set(&caps) {
+            self.outcome.cap_changes += 1;
         }
     }
 

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::LayerArena;
+use super::layout::{SLOT_ALIGN_BYTES, Span};
 use std::sync::Arc;
 
 /// The exclusive right to fill a slot. Dropped unfinished, it leaves the slot empty: what was
@@ -74,6 +75,23 @@ impl FillLease {
             // - the iterator holds the `&mut self` for as long as its slices live.
             unsafe { std::slice::from_raw_parts_mut(pointer, span.bytes) }
         })
+    }
+
+    /// Gives the slot's memory back to the system: every whole page that lies in the slot alone. Its
+    /// bytes are zero then; the next fill gets new pages. Returns how many bytes that is. Huge pages
+    /// that reach into a neighbour are split; what is left of them is freed when the kernel gets to it.
+    pub fn release_pages(&mut self) -> usize {
+        let spans = (0..self.arena.nodes()).map(|node| {
+            let Span { offset, bytes } = self.arena.layout.part(self.slot, node);
+            // What fills a part up to the next one's start is nobody's.
+            Span { offset, bytes: bytes.next_multiple_of(SLOT_ALIGN_BYTES) }
+        });
+        // SAFETY:
+        // - no other lease of the slot exists while this one does (slot.rs, `begin_fill`), and
+        //   `&mut self` excludes slices from this one: nobody sees the bytes change.
+        // - the spans are the slot's own, filling included, and overlap no other slot and no region:
+        //   parts lie at a stride of whole SLOT_ALIGN_BYTES (layout.rs).
+        spans.map(|span| unsafe { self.arena.mapping.release(span) }).sum()
     }
 
     /// Publishes the fill: from now on `read(slot, generation)` is granted. Returns the generation.

@@ -7,7 +7,7 @@
 
 use super::ArenaError;
 use super::layout::Span;
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 /// Alignment of segments: the size of a huge page on x86-64 and on arm64 with 4 KiB pages.
 pub const SEGMENT_ALIGN_BYTES: usize = 2 << 20;
@@ -60,6 +60,27 @@ impl Mapping {
         self.raw.advise_range(Advice::PopulateWrite, self.head_bytes + span.offset, span.bytes)
     }
 
+    /// Gives the whole pages inside a span back; they are zero from then on. Returns their bytes, 0
+    /// when the kernel refuses.
+    ///
+    /// # Safety
+    /// Nobody may hold a reference into the span, or read or write it meanwhile.
+    pub(super) unsafe fn release(&self, span: Span) -> usize {
+        let page = page_bytes();
+        let first = (self.head_bytes + span.offset).next_multiple_of(page);
+        let end = (self.head_bytes + span.offset + span.bytes) / page * page;
+        if first >= end {
+            return 0;
+        }
+        // SAFETY:
+        // - the range lies in the mapping, which is private and anonymous: it reads as zero later.
+        // - nobody looks at it: the caller's promise.
+        let outcome = unsafe {
+            self.raw.unchecked_advise_range(UncheckedAdvice::DontNeed, first, end - first)
+        };
+        if outcome.is_ok() { end - first } else { 0 }
+    }
+
     /// The first byte of a span.
     ///
     /// # Panics
@@ -72,6 +93,14 @@ impl Mapping {
         // - the result stays inside one allocation, the mapping, which lives as long as `raw`.
         unsafe { self.raw.as_mut_ptr().add(self.head_bytes + span.offset) }
     }
+}
+
+/// The size of a page of the kernel.
+fn page_bytes() -> usize {
+    // SAFETY:
+    // - sysconf reads a constant of the system and touches no memory of ours.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).expect("the kernel has pages")
 }
 
 #[cfg(all(test, not(loom)))]

@@ -218,3 +218,54 @@ fn impossible_layout_is_an_error_and_not_an_overflow() {
     let error = builder.build(&Binding::off()).unwrap_err();
     assert!(matches!(error, ArenaError::TooLarge { .. }), "{error}");
 }
+
+#[test]
+fn released_slot_is_empty_and_its_neighbours_keep_their_bytes() {
+    // Parts that share huge pages, and parts that own some.
+    for part_bytes in [[4096, 5000], [3 << 20, 100]] {
+        let arena = arena(3, &part_bytes);
+        let kept = [filled(&arena, 0, 1), filled(&arena, 1, 2), filled(&arena, 2, 3)];
+        assert!(arena.read(1, kept[1]).is_some(), "a reader keeps the slot from being released");
+        let mut fill = arena.begin_fill(1).expect("no lease is out");
+        assert!(fill.release_pages() >= part_bytes[0] / 4096 * 4096);
+        assert_eq!(fill.part_mut(0)[0], 0, "its pages are new ones");
+        drop(fill);
+        assert!(arena.read(1, kept[1]).is_none());
+        for (slot, byte) in [(0, 1), (2, 3)] {
+            let lease = arena.read(slot, kept[slot as usize]).expect("untouched");
+            assert!((0..2).all(|node| lease.part(node).iter().all(|&b| b == byte)));
+        }
+        let again = filled(&arena, 1, 7);
+        let lease = arena.read(1, again).expect("filled anew");
+        assert!((0..2).all(|node| lease.part(node).iter().all(|&b| b == 7)));
+    }
+}
+
+#[test]
+fn twenty_thousand_experts_cost_fewer_than_500_mappings_also_after_release() {
+    let count = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    let (binding, what) = match bind::alternating_for_tests() {
+        Some(binding) => (binding, "bound"),
+        None => (Binding::off(), "unbound: this kernel doesn't let us bind"),
+    };
+    let before = count();
+    let build = |_| {
+        let mut builder = ArenaBuilder::new(2);
+        builder.slots(256, &[2048, 2048]);
+        Arc::new(builder.build(&binding).unwrap())
+    };
+    let arenas: Vec<Arc<LayerArena>> = (0..78).map(build).collect();
+    let slots = || arenas.iter().flat_map(|arena| (0..256).map(move |slot| (arena, slot)));
+    assert_eq!(slots().count(), 19_968);
+    slots().for_each(|(arena, slot)| drop(filled(arena, slot, 1)));
+    let filled_count = count();
+    // Every other slot, and back: released pages are holes in a mapping, not ends of it.
+    for (arena, slot) in slots().filter(|(_, slot)| slot % 2 == 1) {
+        arena.begin_fill(slot).expect("no lease is out").release_pages();
+    }
+    let released_count = count();
+    slots().for_each(|(arena, slot)| drop(filled(arena, slot, 2)));
+    let counts = [filled_count, released_count, count()].map(|now| now.saturating_sub(before));
+    println!("{} arenas, {what}: {counts:?} mappings", arenas.len());
+    assert!(counts.iter().all(|&added| added < 500), "{counts:?}");
+}
