@@ -28,6 +28,9 @@ pub struct Row {
     pub memory_read_gb_s: f64,
     /// Share of the time in which compute waited.
     pub stall_share: f64,
+    /// The time that a token takes, in terms of the longer of what reads alone (at the drive's best)
+    /// and arithmetic alone would take.
+    pub times_longer: Option<f64>,
     /// MB of guesses: useful, late, wasted.
     pub hint_mb: [f64; 3],
     /// Of all answers: equal where the same model answered the same prompts.
@@ -55,9 +58,9 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "\n| test | tok/s | first ms | p50 ms | p99 ms | hit % | MB/token | disk GB/s | disk % | \
-             memory GB/s | stall % | guesses useful / late / wasted MB | token hash |"
+             memory GB/s | stall % | of the longer | guesses useful / late / wasted MB | token hash |"
         )?;
-        writeln!(f, "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")?;
+        writeln!(f, "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")?;
         for row in &self.rows {
             let percent = |share: Option<f64>| match share {
                 Some(share) => format!("{:.1}", share * 100.0),
@@ -66,7 +69,7 @@ impl fmt::Display for Report {
             let [useful, late, wasted] = row.hint_mb;
             writeln!(
                 f,
-                "| {} | {:.2} | {:.0} | {:.2} | {:.2} | {} | {:.1} | {:.2} | {} | {:.1} | {:.1} | \
+                "| {} | {:.2} | {:.0} | {:.2} | {:.2} | {} | {:.1} | {:.2} | {} | {:.1} | {:.1} | {} | \
                  {useful:.0} / {late:.0} / {wasted:.0} | {} |",
                 row.name,
                 row.decode_tok_s,
@@ -79,6 +82,7 @@ impl fmt::Display for Report {
                 percent(row.disk_share),
                 row.memory_read_gb_s,
                 row.stall_share * 100.0,
+                row.times_longer.map_or("-".to_owned(), |times| format!("{times:.2}")),
                 row.token_hash,
             )?;
         }

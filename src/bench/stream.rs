@@ -84,22 +84,25 @@ impl StreamBench<'_> {
         };
         let decode = answers.iter().map(|answer| answer.statistics.decode);
         let hits: Vec<f64> = decode.clone().filter_map(|decode| decode.hit_share).collect();
-        let streams = self.workload.streams as f64;
+        let decode_tok_s = of(|s| s.decode_tok_s) * self.workload.streams as f64;
         let disk_read_gb_s = of(|s| s.decode.disk_read_gb_s);
+        let disk_share = self.disk_best_gb_s.map(|best| disk_read_gb_s / best);
+        let stall_share = of(|s| s.decode.stall_share);
         let ids = answers.iter().flat_map(|answer| &answer.answer_ids);
         let bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
         Row {
             name: name.to_owned(),
-            decode_tok_s: of(|s| s.decode_tok_s) * streams,
+            decode_tok_s,
             first_token_ms: of(|s| s.first_token_ms),
             inter_token_ms_p50: of(|s| s.inter_token_us_p50 as f64) / 1e3,
             inter_token_ms_p99: of(|s| s.inter_token_us_p99 as f64) / 1e3,
             hit_share: (!hits.is_empty()).then(|| median(hits)),
-            read_mb_per_token: of(|s| s.decode.read_mb_per_token) / streams,
+            read_mb_per_token: disk_read_gb_s * 1e3 / decode_tok_s.max(f64::MIN_POSITIVE),
             disk_read_gb_s,
-            disk_share: self.disk_best_gb_s.map(|best| disk_read_gb_s / best),
+            disk_share,
+            times_longer: disk_share.map(|share| 1.0 / share.max(1.0 - stall_share)),
             memory_read_gb_s: of(|s| s.decode.memory_read_gb_s),
-            stall_share: of(|s| s.decode.stall_share),
+            stall_share,
             hint_mb: std::array::from_fn(|outcome| {
                 median(decode.clone().map(|decode| decode.hint_mb[outcome]).collect())
             }),

@@ -1,20 +1,27 @@
 //! `bench`: what could be better, measured.
 //!
-//! `--replay` takes recorded routing and no model: it says what each eviction policy would have hit
+//! `--stream` decodes while experts come from the drive (`stream.rs`). `--replay` takes recorded routing and no model: it says what each eviction policy would have hit
 //! at several sizes, and what the best possible one would have. Everything goes to stdout.
 
 use super::flags::write_file;
+use super::stream::{self, StreamArgs};
 use super::{Failure, print};
 use crate::replay::{Report, Size, Traces, picture};
+use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
+    /// Decode while experts come from the drive: with a cold cache, again, and with prompts in turn
+    #[arg(long, env = "MILLSTREAM_STREAM", value_parser = FalseyValueParser::new(), conflicts_with = "replay")]
+    stream: bool,
+    #[command(flatten)]
+    streaming: StreamArgs,
     /// Replay what `run --trace FILE` recorded through every eviction policy and Belady's optimum;
     /// several files are one session after the other
-    #[arg(long, env = "MILLSTREAM_REPLAY", value_name = "FILE", required = true, num_args = 1.., value_delimiter = ',')]
+    #[arg(long, env = "MILLSTREAM_REPLAY", value_name = "FILE", required_unless_present = "stream", num_args = 1.., value_delimiter = ',')]
     replay: Vec<PathBuf>,
     /// Sizes to replay: slots a layer, or shares of its experts [default: 12.5%,25%,50%,75%]
     #[arg(long, env = "MILLSTREAM_SLOTS", value_name = "LIST", value_delimiter = ',')]
@@ -41,6 +48,9 @@ enum Output {
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    if args.stream {
+        return stream::run(&args.streaming, matches!(args.output, Output::Json));
+    }
     let mut traces = Traces::open(&args.replay).map_err(Failure::failed)?;
     traces.set_experts(args.experts as usize);
     let sizes = if args.slots.is_empty() { Size::USUAL.to_vec() } else { args.slots.clone() };

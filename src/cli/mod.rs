@@ -23,6 +23,7 @@ mod inspect;
 mod plan;
 mod prompt;
 mod run;
+mod stream;
 mod topology;
 
 use crate::checkpoint::OpenError;

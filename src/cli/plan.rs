@@ -99,7 +99,7 @@ fn slots(memory: &crate::engine::MemoryTable) -> String {
 }
 
 /// The files that experts are read from, those that can be found by their names.
-fn expert_files(model: &Model, directory: &Path) -> Vec<PathBuf> {
+pub fn expert_files(model: &Model, directory: &Path) -> Vec<PathBuf> {
     let mut files = BTreeSet::new();
     for (index, layer) in model.spec.layers.iter().enumerate() {
         for expert in 0..layer.moe().map_or(0, |moe| moe.experts) as u32 {

@@ -30,7 +30,7 @@ use crate::uses::UseCounts;
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError, WeightSource};
 use millstream_kernels::Kernels;
-use millstream_topology::arena::Binding;
+use millstream_topology::arena::{Binding, LayerArena};
 use millstream_topology::plan::{PlacementPlan, SeatHost};
 use std::sync::Arc;
 
@@ -107,6 +107,8 @@ pub struct Assembly {
     pub waves: Vec<Box<Wave>>,
     /// The bounds, completed.
     pub limits: Limits,
+    /// The memory of the layers with experts.
+    pub arenas: Vec<Arc<LayerArena>>,
 }
 
 /// Elements of scratch and jobs of a node that an executor for this model must offer.
@@ -184,7 +186,8 @@ pub fn assemble(
         made.push(Seat::new(id, spec.layers.len(), mine, inbox.clone(), context));
     }
     let waves = (0..limits.waves_max as u32).map(|i| Box::new(Wave::new(i, spec, &limits)));
-    Ok(Assembly { seats: made, directory, gauges, waves: waves.collect(), limits })
+    let arenas = gates.into_iter().map(|gate| gate.arena).collect();
+    Ok(Assembly { seats: made, directory, gauges, waves: waves.collect(), limits, arenas })
 }
 
 /// Embed and Head, with the model's own arena.

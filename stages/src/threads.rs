@@ -14,6 +14,7 @@ use crate::queue::{Crew, CrewPlan, NodeCrew, prepare_thread};
 use crate::seat::Seat;
 use crate::stage::{ActorId, Directory, Envelope, Message, StageKind};
 use crate::wave::Wave;
+use millstream_topology::arena::LayerArena;
 use millstream_topology::cpuset::CpuId;
 use millstream_topology::pin::pin_current_thread;
 use millstream_topology::plan::{PlacementPlan, SeatHost};
@@ -76,7 +77,7 @@ impl Pipeline {
         });
         let crew = start_crew(blueprint, &control)?;
         let assembly = assemble(blueprint, Box::new(crew), reader)?;
-        let Assembly { seats, directory, gauges, waves, limits } = assembly;
+        let Assembly { seats, directory, gauges, waves, limits, arenas } = assembly;
         let spin = Duration::from_micros(u64::from(plan.spin_us));
         let mut pipeline = Pipeline {
             directory,
@@ -91,6 +92,7 @@ impl Pipeline {
         for seat in seats {
             pipeline.spawn(seat, cpu_of(plan, &pipeline.directory, seat_id(&pipeline)))?;
         }
+        pipeline.populate(arenas)?;
         Ok(pipeline)
     }
 
@@ -106,6 +108,23 @@ impl Pipeline {
         let name = format!("seat-{}", id.0);
         let thread = std::thread::Builder::new().name(name).spawn(body);
         self.threads.push(thread.map_err(|source| StartError::Thread { seat: id, source })?);
+        Ok(())
+    }
+
+    /// Makes the arenas' memory present beside whatever runs, so that no read has to wait for pages.
+    fn populate(&mut self, arenas: Vec<Arc<LayerArena>>) -> Result<(), StartError> {
+        let control = self.control.clone();
+        let body = move || {
+            for arena in arenas {
+                // Refused (an old kernel, no memory left), pages come when they are first written.
+                if control.stop.load(Ordering::Acquire) || arena.populate().is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("populate".into()).spawn(body);
+        let seat = SeatId(u32::MAX);
+        self.threads.push(thread.map_err(|source| StartError::Thread { seat, source })?);
         Ok(())
     }
 

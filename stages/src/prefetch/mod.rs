@@ -278,7 +278,11 @@ impl Prefetcher {
             return;
         }
         let slots = self.table.cap();
-        let room = slots.saturating_sub(self.top_k).max(slots / 2);
+        // Wrong guesses into slots that a row needs cost it what it has. A recording isn't wrong.
+        let room = match self.lookahead {
+            Lookahead::Recorded => slots.saturating_sub(self.top_k).max(slots / 2),
+            _ => slots.saturating_sub(self.top_k),
+        };
         loop {
             let next = self.ahead.next(|expert| self.table.slot_of(expert).is_some());
             let Some((expert, reason)) = next else { break };
