@@ -40,6 +40,9 @@ struct Shape {
     heads: usize,
     #[arg(long, default_value = "8192")]
     vocabulary: usize,
+    /// Size of the embedding's values: the larger, the more routing depends on the token
+    #[arg(long, default_value = "1")]
+    embedding: f32,
     #[arg(long, default_value = "1")]
     seed: u64,
 }
@@ -54,8 +57,8 @@ const VALUE: usize = 128;
 enum Stored {
     /// Int4 in groups of 64 columns.
     Int4,
-    /// Int8 with a scale a row.
-    Int8,
+    /// Int8 with a scale a row, noise of this size.
+    Int8(f32),
     /// f32, all one.
     Ones,
     /// f32, noise of this size.
@@ -73,7 +76,7 @@ impl Tensor {
     fn code_bytes(&self) -> usize {
         match self.stored {
             Stored::Int4 => self.rows * self.cols.div_ceil(2),
-            Stored::Int8 => self.rows * self.cols,
+            Stored::Int8(_) => self.rows * self.cols,
             Stored::Ones | Stored::Noise(_) => 0,
         }
     }
@@ -82,7 +85,7 @@ impl Tensor {
     fn floats(&self) -> usize {
         match self.stored {
             Stored::Int4 => self.rows * self.cols.div_ceil(GROUP),
-            Stored::Int8 => self.rows,
+            Stored::Int8(_) => self.rows,
             Stored::Ones | Stored::Noise(_) => self.rows * self.cols,
         }
     }
@@ -121,8 +124,13 @@ fn unit(prefix: &str, hidden: usize, width: usize) -> [Tensor; 3] {
 fn resident(shape: &Shape) -> Vec<Tensor> {
     let (hidden, heads) = (shape.hidden, shape.heads);
     let mut all = vec![
-        tensor("model.embed_tokens.weight", Stored::Int8, shape.vocabulary, hidden),
-        tensor("lm_head.weight", Stored::Int8, shape.vocabulary, hidden),
+        tensor(
+            "model.embed_tokens.weight",
+            Stored::Int8(shape.embedding),
+            shape.vocabulary,
+            hidden,
+        ),
+        tensor("lm_head.weight", Stored::Int8(0.02), shape.vocabulary, hidden),
         tensor("model.norm.weight", Stored::Ones, 1, hidden),
     ];
     for layer in 0..shape.layers {
@@ -143,7 +151,7 @@ fn resident(shape: &Shape) -> Vec<Tensor> {
             all.extend(unit(&name("mlp"), hidden, shape.dense));
             continue;
         }
-        add("mlp.gate", Stored::Noise(0.1), shape.experts, hidden);
+        add("mlp.gate", Stored::Noise(0.05), shape.experts, hidden);
         all.push(tensor(
             &name("mlp.gate.e_score_correction_bias"),
             Stored::Noise(0.1),
@@ -186,8 +194,11 @@ fn write(path: &Path, tensors: &[Tensor], random: &mut Random) -> std::io::Resul
         for _ in 0..t.code_bytes() / 8 {
             // No byte is -128, which int8 rows don't use.
             let word = random.next();
-            let word =
-                if matches!(t.stored, Stored::Int8) { word | 0x0101_0101_0101_0101 } else { word };
+            let word = if matches!(t.stored, Stored::Int8(_)) {
+                word | 0x0101_0101_0101_0101
+            } else {
+                word
+            };
             file.write_all(&word.to_le_bytes())?;
         }
     }
@@ -195,7 +206,7 @@ fn write(path: &Path, tensors: &[Tensor], random: &mut Random) -> std::io::Resul
         for _ in 0..t.floats() {
             let value = match t.stored {
                 Stored::Int4 => 0.004_35 * (1.0 + 0.2 * random.unit()),
-                Stored::Int8 => 0.000_3,
+                Stored::Int8(size) => size / 73.0,
                 Stored::Ones => 1.0,
                 Stored::Noise(size) => size * random.unit(),
             };
