@@ -135,7 +135,8 @@ pub fn soak(time: Duration) -> Report {
         let since = Instant::now();
         for tenth in 1..=10 {
             let (mut most, mut least) = (0, u64::MAX);
-            while since.elapsed() < time * tenth / 10 {
+            // One look at least, also when the whole process was stopped for a while.
+            loop {
                 // Short for 150 ms, then plenty for long enough to fill slots again.
                 let is_short = since.elapsed().as_millis() % 1000 < 150;
                 if is_short != was_short {
@@ -146,7 +147,8 @@ pub fn soak(time: Duration) -> Report {
                 std::thread::sleep(Duration::from_millis(10));
                 let own = own_bytes();
                 (most, least) = (most.max(own), least.min(own));
-                if clients.iter().any(|client| client.is_finished()) {
+                let is_over = since.elapsed() >= time * tenth / 10;
+                if is_over || clients.iter().any(|client| client.is_finished()) {
                     break;
                 }
             }
