@@ -132,27 +132,25 @@ pub fn soak(time: Duration) -> Report {
     let (mut curve, mut shortages, mut was_short) = (vec![], 0, false);
     std::thread::scope(|scope| {
         let clients = [0, 3].map(|first| scope.spawn(move || client(first)));
-        let since = Instant::now();
+        // Time in which the process ran: it may be stopped for a while by its user.
+        let mut ran = Duration::ZERO;
         for tenth in 1..=10 {
             let (mut most, mut least) = (0, u64::MAX);
-            // One look at least, also when the whole process was stopped for a while.
-            loop {
+            while ran < time * tenth / 10 && !clients.iter().any(|client| client.is_finished()) {
                 // Short for 150 ms, then plenty for long enough to fill slots again.
-                let is_short = since.elapsed().as_millis() % 1000 < 150;
+                let is_short = ran.as_millis() % 1000 < 150;
                 if is_short != was_short {
                     system.set(if is_short { 0 } else { plenty });
                     shortages += u64::from(is_short);
                     was_short = is_short;
                 }
+                let since = Instant::now();
                 std::thread::sleep(Duration::from_millis(10));
+                ran += since.elapsed().min(Duration::from_millis(50));
                 let own = own_bytes();
                 (most, least) = (most.max(own), least.min(own));
-                let is_over = since.elapsed() >= time * tenth / 10;
-                if is_over || clients.iter().any(|client| client.is_finished()) {
-                    break;
-                }
             }
-            curve.push((since.elapsed().as_secs_f64(), most, least));
+            curve.push((ran.as_secs_f64(), most, least));
         }
         over.store(true, Ordering::Relaxed);
     });
