@@ -28,7 +28,9 @@ fn main() -> std::process::ExitCode {
         most * 100.0,
         least * 100.0
     );
-    match most <= GROWTH_MAX && least <= GROWTH_MAX {
+    let peak = report.curve.iter().map(|tenth| tenth.1).max().unwrap_or(0);
+    println!("{peak} bytes at most, of {} allowed", report.budget_bytes);
+    match most <= GROWTH_MAX && least <= GROWTH_MAX && peak <= report.budget_bytes {
         true => std::process::ExitCode::SUCCESS,
         false => std::process::ExitCode::FAILURE,
     }

@@ -12,7 +12,7 @@ use millstream_topology::arena::{ArenaBuilder, ArenaError, Binding, LayerArena, 
 use millstream_topology::cpuset::CpuId;
 use millstream_topology::pin::pin_current_thread;
 use millstream_topology::plan::PlacementPlan;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,7 @@ pub fn memory_bytes_s(plan: &PlacementPlan, kernels: Kernels) -> Result<f64, Are
 /// # Errors
 /// In words that follow "not measured: ".
 pub fn drive_bytes_s(files: &[PathBuf]) -> Result<f64, String> {
-    let opened: Result<Vec<PackFile>, String> = files.iter().map(open).collect();
+    let opened: Result<Vec<PackFile>, String> = files.iter().map(|file| open(file)).collect();
     let opened = opened?;
     let pieces = pieces(&opened)?;
     let read = |thread: usize| -> Result<u64, String> {
@@ -113,7 +113,7 @@ pub fn drive_bytes_s(files: &[PathBuf]) -> Result<f64, String> {
     }
 }
 
-fn open(path: &PathBuf) -> Result<PackFile, String> {
+fn open(path: &Path) -> Result<PackFile, String> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(format!("{} is no file", path.display()));
     };

@@ -23,7 +23,9 @@ pub struct FakeSystem(tempfile::TempDir);
 impl FakeSystem {
     /// A system of 16 GiB with so much left.
     pub fn new(available_bytes: u64) -> FakeSystem {
-        let system = FakeSystem(tempfile::tempdir().expect("a temporary directory"));
+        // In memory, so that a busy drive holds nobody up.
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let system = FakeSystem(directory.expect("a temporary directory"));
         std::fs::create_dir(system.root().join("proc")).expect("a directory");
         system.set(available_bytes);
         system
@@ -81,6 +83,8 @@ pub struct Report {
     pub answers: u64,
     /// Times that memory ran short.
     pub shortages: u64,
+    /// What the process may hold.
+    pub budget_bytes: u64,
     /// (seconds, largest and smallest own bytes) of each tenth of the time.
     pub curve: Vec<(f64, u64, u64)>,
 }
@@ -105,6 +109,8 @@ impl Report {
 /// When an answer differs, a read fails or the engine stops.
 pub fn soak(time: Duration) -> Report {
     let plenty = 8 << 30;
+    let held = OwnMemory::read(Path::new("/")).expect("Linux says what we hold").resident_bytes;
+    let budget_bytes = held + BUDGET_BYTES;
     let system = FakeSystem::new(plenty);
     let engine = start(&system);
     let ask = |number: u32| {
@@ -126,27 +132,27 @@ pub fn soak(time: Duration) -> Report {
     let (mut curve, mut shortages, mut was_short) = (vec![], 0, false);
     std::thread::scope(|scope| {
         let clients = [0, 3].map(|first| scope.spawn(move || client(first)));
-        let since = Instant::now();
+        // Time in which the process ran: it may be stopped for a while by its user.
+        let mut ran = Duration::ZERO;
         for tenth in 1..=10 {
             let (mut most, mut least) = (0, u64::MAX);
-            while since.elapsed() < time * tenth / 10 {
+            while ran < time * tenth / 10 && !clients.iter().any(|client| client.is_finished()) {
                 // Short for 150 ms, then plenty for long enough to fill slots again.
-                let is_short = since.elapsed().as_millis() % 1000 < 150;
+                let is_short = ran.as_millis() % 1000 < 150;
                 if is_short != was_short {
                     system.set(if is_short { 0 } else { plenty });
                     shortages += u64::from(is_short);
                     was_short = is_short;
                 }
+                let since = Instant::now();
                 std::thread::sleep(Duration::from_millis(10));
+                ran += since.elapsed().min(Duration::from_millis(50));
                 let own = own_bytes();
                 (most, least) = (most.max(own), least.min(own));
-                if clients.iter().any(|client| client.is_finished()) {
-                    break;
-                }
             }
-            curve.push((since.elapsed().as_secs_f64(), most, least));
+            curve.push((ran.as_secs_f64(), most, least));
         }
         over.store(true, Ordering::Relaxed);
     });
-    Report { answers: answers.into_inner(), shortages, curve }
+    Report { answers: answers.into_inner(), shortages, budget_bytes, curve }
 }
