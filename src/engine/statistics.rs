@@ -44,6 +44,8 @@ pub struct Statistics {
     pub memory_read_gb_s: f64,
     /// Share of the time in which the compute seat had nothing to do.
     pub stall_share: f64,
+    /// Expert reads that failed on one copy of the files and were tried on the other.
+    pub reads_retried: u64,
 }
 
 /// Collects the figures of one generation.
@@ -110,6 +112,7 @@ impl Meter {
             disk_read_gb_s: per(bytes_read / 1e9, whole_s),
             memory_read_gb_s: per(weight_bytes / 1e9, whole_s),
             stall_share: per(idle_s, whole_s).min(1.0),
+            reads_retried: now.reads_retried - before.reads_retried,
         }
     }
 }
@@ -153,6 +156,14 @@ impl fmt::Display for Statistics {
              compute waited {:.1} % of the time",
             self.memory_read_gb_s,
             self.stall_share * 100.0
-        )
+        )?;
+        match self.reads_retried {
+            0 => Ok(()),
+            count => write!(
+                f,
+                "\nmirror   {count} reads failed on one copy of the files and were tried on the other: \
+                 check the drives"
+            ),
+        }
     }
 }

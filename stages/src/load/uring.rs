@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Owned by the I/O seat's desk. At most `depth` chunks are in flight; the next one comes from the
-//! most urgent job. The kernel writes the jobs' memory: a job stays here, with its fill lease and
+//! most urgent job, and hints fill half of the depth at most. The kernel writes the jobs' memory: a job stays here, with its fill lease and
 //! its buffer, until every completion of it has been seen, also when the reader is dropped.
 //!
 //! The ring is made by the thread that starts the engine, so that a refusal is known then, and
@@ -87,8 +87,9 @@ impl UringReader {
     /// Starts chunks while there is room for them.
     fn fill(&mut self) {
         let mut pushed = false;
-        while self.in_flight < self.depth {
-            let Some(&place) = self.queue.first() else { break };
+        while let Some(&place) = self.queue.first()
+            && self.in_flight < self.room_for(place)
+        {
             match self.push(place) {
                 true => pushed = true,
                 false => _ = self.queue.remove(0),
@@ -96,6 +97,16 @@ impl UringReader {
         }
         if pushed {
             self.enter(0, None);
+        }
+    }
+
+    /// Chunks in flight beyond which a place's job starts none. Hints leave half of the depth free:
+    /// what the drive has taken can't be overtaken.
+    fn room_for(&self, place: usize) -> usize {
+        let hint = |job: &ReadJob| job.class == LoadClass::Hint;
+        match self.places[place].job.as_deref().is_some_and(hint) {
+            true => self.depth.div_ceil(2),
+            false => self.depth,
         }
     }
 
@@ -247,6 +258,7 @@ impl Reader for UringReader {
         if let Some(at) = self.queue.iter().position(|&queued| queued == place) {
             self.queue.remove(at);
             self.enqueue(place);
+            self.fill();
         }
     }
 
