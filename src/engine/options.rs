@@ -128,7 +128,7 @@ impl Setup {
         let request = PlanRequest {
             threads: options.threads,
             spin_us: options.spin_us,
-            io_is_light: reads.is_light && needs.all_straight(),
+            io_is_light: reads.is_light && needs.all_straight() && !model.source.verifies_experts(),
             ..PlanRequest::default()
         };
         let plan = policy::plan(&machine, options.topology.policy, &request)?;

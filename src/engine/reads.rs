@@ -17,8 +17,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Reads in flight when the user names no number.
-pub const IO_DEPTH_DEFAULT: usize = 8;
+/// Reads in flight when the user names no number: what a drive delivers in some 15 ms, for the thread
+/// that starts the next ones may be computing.
+pub const IO_DEPTH_DEFAULT: usize = 16;
 /// Threads of the `pread` reader when the user names no number: one saturates a fast drive, the
 /// second reads while the first is being dealt its next expert.
 pub const READERS_DEFAULT: usize = 2;

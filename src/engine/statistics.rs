@@ -47,6 +47,8 @@ pub struct Statistics {
     pub memory_read_gb_s: f64,
     /// Share of the time in which the compute seat had nothing to do.
     pub stall_share: f64,
+    /// Expert reads that failed on one copy of the files and were tried on the other.
+    pub reads_retried: u64,
     /// The same from the first answer token on.
     pub decode: DecodeFigures,
 }
@@ -171,6 +173,7 @@ impl Meter {
                 answer_tokens.saturating_sub(1),
                 decode_s,
             ),
+            reads_retried: now.reads_retried - before.reads_retried,
         }
     }
 }
@@ -222,6 +225,14 @@ impl fmt::Display for Statistics {
              compute waited {:.1} % of the time",
             self.memory_read_gb_s,
             self.stall_share * 100.0
-        )
+        )?;
+        match self.reads_retried {
+            0 => Ok(()),
+            count => write!(
+                f,
+                "\nmirror   {count} reads failed on one copy of the files and were tried on the other: \
+                 check the drives"
+            ),
+        }
     }
 }

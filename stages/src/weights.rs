@@ -172,6 +172,11 @@ pub trait WeightSource: Send + Sync {
         false
     }
 
+    /// Whether [`WeightSource::verify_slice`] goes through the bytes: then it costs time.
+    fn verifies_experts(&self) -> bool {
+        false
+    }
+
     /// Puts one slice of an expert in place: `staged` holds the expert's extents, `out` becomes the
     /// slice as [`ExpertShape`] lays it out. Allocates nothing.
     ///

@@ -2,6 +2,7 @@
 
 use crate::convert::{convert, keep};
 use crate::support::data;
+use millstream::checkpoint::pack::{PackChecks, PackFiles};
 use millstream::engine::{
     DirectChoice, Engine, EngineError, IoChoice, Model, Options, ReadOptions, ReaderMaker, Request,
 };
@@ -192,6 +193,31 @@ fn a_mirror_serves_what_the_original_has_lost() {
         file.set_len(4096).expect("truncated");
     }
     assert!(answer(&engine) == clean, "every expert came from the mirror");
+}
+
+#[test]
+fn a_mirror_serves_what_is_damaged_in_the_original() {
+    let room = tempfile::tempdir().expect("a temporary directory");
+    let (first, second) = (pack(room.path()), room.path().join("second"));
+    copy(&first, &second);
+    let layouts = PackFiles::open(&first, PackChecks::default()).expect("opens");
+    for layout in layouts.layouts().filter(|layout| layout.name.starts_with("experts")) {
+        let path = first.join(&layout.name);
+        let mut bytes = std::fs::read(&path).expect("read");
+        layout.tensors.iter().for_each(|tensor| bytes[tensor.offset as usize + 5] ^= 1);
+        std::fs::write(path, bytes).expect("damaged");
+    }
+    let start = |mirror: Option<PathBuf>| {
+        let checks = PackChecks { resident: true, experts: true };
+        let model = Model::open_with(&first, checks).expect("headers are whole");
+        let reads = ReadOptions { mirror, ..ReadOptions::default() };
+        Engine::start(model, &options(reads)).expect("it starts")
+    };
+    let clean = answer(&mirrored(&second, &second).expect("it starts"));
+    assert!(answer(&start(Some(second))) == clean, "damaged experts came from the mirror");
+    let outcome = start(None).generate(&request(), &mut |_| ControlFlow::Continue(()));
+    let Err(error) = outcome else { panic!("damaged experts were taken") };
+    assert!(error.to_string().contains("aren't the ones that were written"), "{error}");
 }
 
 #[test]

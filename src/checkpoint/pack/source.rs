@@ -59,6 +59,10 @@ impl WeightSource for PackFiles {
         true
     }
 
+    fn verifies_experts(&self) -> bool {
+        self.checks.experts
+    }
+
     fn unpack_slice(
         &self,
         layer: LayerId,
@@ -82,7 +86,7 @@ impl WeightSource for PackFiles {
         slice: usize,
         bytes: &[u8],
     ) -> Result<(), SourceError> {
-        if !self.checks.experts {
+        if !self.verifies_experts() {
             return Ok(());
         }
         let weights = self.weights(self.experts(layer).file);

@@ -5,10 +5,10 @@
 //! if there is one; then the load has failed: the fill lease is dropped, so the slot is empty.
 
 use super::job::ReadJob;
-use super::progress::Piece;
+use super::progress::{Piece, ReadFailure};
 use super::{ExpertShape, LoadClass, LoadDesk, LoadOrder, ReadFault};
 use crate::gauge::StageTimer;
-use crate::ids::{LayerId, Tag};
+use crate::ids::{ExpertId, LayerId, Tag};
 use crate::placed::SliceMap;
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
 use crate::weights::WeightSource;
@@ -89,7 +89,7 @@ impl Loader {
     }
 
     /// An expert that lies as its slot does: for each node one run.
-    fn slot_pieces(&self, expert: crate::ids::ExpertId) -> impl Iterator<Item = Piece> {
+    fn slot_pieces(&self, expert: ExpertId) -> impl Iterator<Item = Piece> {
         let extent = self.source.expert_extents(self.layer, expert)[0];
         let bytes = self.shape.slice_bytes();
         let piece = move |node: usize| {
@@ -157,19 +157,27 @@ impl Loader {
                 lease.finish();
                 Ok(())
             }
-            Some(failure) => Err(Arc::new(ReadFault {
-                layer: self.layer,
-                expert: job.expert,
-                file: self.source.file_name(failure.file),
-                offset: failure.offset,
-                wanted: failure.wanted,
-                got: failure.got,
-                error: failure.error.as_ref().map(|error| error.to_string()),
-            })),
+            Some(failure) => {
+                // Before the prefetcher hears of it: it may fill the slot anew at once.
+                drop(lease);
+                Err(Arc::new(self.fault(job.expert, failure)))
+            }
         };
         desk(seat).give_back(job);
         let message = Message::Loaded { slot, outcome };
         seat.outbox.send(self.layer, StageKind::Prefetch, slot, message);
+    }
+
+    fn fault(&self, expert: ExpertId, failure: &ReadFailure) -> ReadFault {
+        ReadFault {
+            layer: self.layer,
+            expert,
+            file: self.source.file_name(failure.file),
+            offset: failure.offset,
+            wanted: failure.wanted,
+            got: failure.got,
+            error: failure.error.as_ref().map(|error| error.to_string()),
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Owned by the I/O seat's desk. At most `depth` chunks are in flight; the next one comes from the
-//! most urgent job. The kernel writes the jobs' memory: a job stays here, with its fill lease and
+//! most urgent job, and hints fill half of the depth at most. The kernel writes the jobs' memory: a job stays here, with its fill lease and
 //! its buffer, until every completion of it has been seen, also when the reader is dropped.
 //!
 //! The ring is made by the thread that starts the engine, so that a refusal is known then, and
@@ -91,12 +91,9 @@ impl UringReader {
     /// Starts chunks while there is room for them.
     fn fill(&mut self) {
         let mut pushed = false;
-        while let Some(&place) = self.queue.first() {
-            let class = self.places[place].job.as_ref().map(|job| job.class);
-            let hint = class == Some(LoadClass::Hint);
-            if self.in_flight >= if hint { self.depth.min(HINT_DEPTH) } else { self.depth } {
-                break;
-            }
+        while let Some(&place) = self.queue.first()
+            && self.in_flight < self.room_for(place)
+        {
             match self.push(place) {
                 true => pushed = true,
                 false => _ = self.queue.remove(0),
@@ -104,6 +101,16 @@ impl UringReader {
         }
         if pushed {
             self.enter(0, None);
+        }
+    }
+
+    /// Chunks in flight beyond which a place's job starts none. Hints keep the drive's queue short,
+    /// for what the drive has taken can't be overtaken.
+    fn room_for(&self, place: usize) -> usize {
+        let hint = |job: &ReadJob| job.class == LoadClass::Hint;
+        match self.places[place].job.as_deref().is_some_and(hint) {
+            true => self.depth.min(HINT_DEPTH),
+            false => self.depth,
         }
     }
 
@@ -255,6 +262,7 @@ impl Reader for UringReader {
         if let Some(at) = self.queue.iter().position(|&queued| queued == place) {
             self.queue.remove(at);
             self.enqueue(place);
+            self.fill();
         }
     }
 
