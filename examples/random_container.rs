@@ -163,6 +163,11 @@ fn resident(shape: &Shape) -> Vec<Tensor> {
     all
 }
 
+/// The lowest bit of every nibble that is 0.
+fn zero_nibbles(word: u64) -> u64 {
+    !(word | word >> 1 | word >> 2 | word >> 3) & 0x1111_1111_1111_1111
+}
+
 /// Codes first, then scales and plain floats, so that the codes of an expert lie together.
 fn write(path: &Path, tensors: &[Tensor], random: &mut Random) -> std::io::Result<()> {
     let mut header = Map::new();
@@ -192,12 +197,12 @@ fn write(path: &Path, tensors: &[Tensor], random: &mut Random) -> std::io::Resul
     for t in tensors {
         // Every tensor has a multiple of eight code bytes: all widths here are.
         for _ in 0..t.code_bytes() / 8 {
-            // No byte is -128, which int8 rows don't use.
+            // Codes are as often positive as negative: a mean of all weights would send every token
+            // the same way. No int8 is -128, and the nibble of -8 becomes that of 0.
             let word = random.next();
-            let word = if matches!(t.stored, Stored::Int8(_)) {
-                word | 0x0101_0101_0101_0101
-            } else {
-                word
+            let word = match t.stored {
+                Stored::Int8(_) => word | 0x0101_0101_0101_0101,
+                _ => word | zero_nibbles(word) << 3,
             };
             file.write_all(&word.to_le_bytes())?;
         }

@@ -22,7 +22,9 @@ pub struct Row {
     pub read_mb_per_token: f64,
     /// 10^9 bytes read per second, from the first token on.
     pub disk_read_gb_s: f64,
-    /// The same as a share of what the drive gave in this run.
+    /// What the drive gave to plain reads of the same files just before and after, on average.
+    pub disk_best_gb_s: Option<f64>,
+    /// The one as a share of the other.
     pub disk_share: Option<f64>,
     /// 10^9 bytes of weights per second, from the first token on.
     pub memory_read_gb_s: f64,
@@ -42,8 +44,6 @@ pub struct Row {
 pub struct Report {
     /// Machine, plan, limits: the engine's start line.
     pub setting: String,
-    /// What the drive gave to plain reads of the same experts in this run, in 10^9 bytes a second.
-    pub disk_best_gb_s: Option<f64>,
     /// The rows.
     pub rows: Vec<Row>,
 }
@@ -51,17 +51,14 @@ pub struct Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.setting)?;
-        match self.disk_best_gb_s {
-            Some(best) => writeln!(f, "drive: {best:.2} GB/s in plain reads of the same files")?,
-            None => writeln!(f, "drive: not measured")?,
-        }
         writeln!(
             f,
-            "\n| test | tok/s | first ms | p50 ms | p99 ms | hit % | MB/token | disk GB/s | disk % | \
+            "\n| test | tok/s | first ms | p50 ms | p99 ms | hit % | MB/token | disk GB/s | drive's best | disk % | \
              memory GB/s | stall % | of the longer | guesses useful / late / wasted MB | token hash |"
         )?;
-        writeln!(f, "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")?;
+        writeln!(f, "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")?;
         for row in &self.rows {
+            let gb_s = |best: Option<f64>| best.map_or("-".to_owned(), |best| format!("{best:.2}"));
             let percent = |share: Option<f64>| match share {
                 Some(share) => format!("{:.1}", share * 100.0),
                 None => "-".to_owned(),
@@ -69,7 +66,7 @@ impl fmt::Display for Report {
             let [useful, late, wasted] = row.hint_mb;
             writeln!(
                 f,
-                "| {} | {:.2} | {:.0} | {:.2} | {:.2} | {} | {:.1} | {:.2} | {} | {:.1} | {:.1} | {} | \
+                "| {} | {:.2} | {:.0} | {:.2} | {:.2} | {} | {:.1} | {:.2} | {} | {} | {:.1} | {:.1} | {} | \
                  {useful:.0} / {late:.0} / {wasted:.0} | {} |",
                 row.name,
                 row.decode_tok_s,
@@ -79,6 +76,7 @@ impl fmt::Display for Report {
                 percent(row.hit_share),
                 row.read_mb_per_token,
                 row.disk_read_gb_s,
+                gb_s(row.disk_best_gb_s),
                 percent(row.disk_share),
                 row.memory_read_gb_s,
                 row.stall_share * 100.0,

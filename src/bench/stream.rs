@@ -34,8 +34,9 @@ pub struct StreamBench<'a> {
     pub vocabulary: usize,
     /// What is generated.
     pub workload: Workload,
-    /// What the drive gives, if it was measured.
-    pub disk_best_gb_s: Option<f64>,
+    /// What the drive gives to plain reads now, in 10^9 bytes a second, if that can be measured. It is
+    /// asked before and after each row, because a shared drive doesn't give the same all the time.
+    pub drive_gb_s: &'a dyn Fn() -> Option<f64>,
 }
 
 impl StreamBench<'_> {
@@ -44,19 +45,25 @@ impl StreamBench<'_> {
     /// # Errors
     /// When a generation can't be made.
     pub fn run(&self) -> Result<Report, EngineError> {
-        let mut rows = vec![];
-        rows.push(self.row("cold", &[0])?);
-        rows.push(self.row("warm", &[0])?);
-        if self.workload.prompts > 1 {
-            let turns: Vec<usize> = (1..=self.workload.prompts).collect();
-            rows.push(self.row("rotating", &turns)?);
+        let turns: Vec<usize> = (1..=self.workload.prompts).collect();
+        let mut plan = vec![("cold", &[0][..]), ("warm", &[0])];
+        if turns.len() > 1 {
+            plan.push(("rotating", &turns));
         }
-        let setting = self.engine.start_line.clone();
-        Ok(Report { setting, disk_best_gb_s: self.disk_best_gb_s, rows })
+        let mut rows = vec![];
+        let mut before = (self.drive_gb_s)();
+        for (name, prompts) in plan {
+            let answers = self.generate(prompts)?;
+            let after = (self.drive_gb_s)();
+            let best = before.zip(after).map(|(before, after)| f64::midpoint(before, after));
+            rows.push(self.figures(name, &answers, best));
+            before = after;
+        }
+        Ok(Report { setting: self.engine.start_line.clone(), rows })
     }
 
-    /// One row: these prompts one after the other, each on all streams at once.
-    fn row(&self, name: &str, prompts: &[usize]) -> Result<Row, EngineError> {
+    /// These prompts one after the other, each on all streams at once.
+    fn generate(&self, prompts: &[usize]) -> Result<Vec<Answer>, EngineError> {
         let mut answers = vec![];
         for &prompt in prompts {
             let streams = 0..self.workload.streams;
@@ -66,7 +73,7 @@ impl StreamBench<'_> {
                 answers.push(answer?);
             }
         }
-        Ok(self.figures(name, &answers))
+        Ok(answers)
     }
 
     fn request(&self, prompt: usize, stream: usize) -> Request {
@@ -78,7 +85,7 @@ impl StreamBench<'_> {
         request
     }
 
-    fn figures(&self, name: &str, answers: &[Answer]) -> Row {
+    fn figures(&self, name: &str, answers: &[Answer], disk_best_gb_s: Option<f64>) -> Row {
         let of = |figure: fn(&Statistics) -> f64| {
             median(answers.iter().map(|answer| figure(&answer.statistics)).collect())
         };
@@ -86,7 +93,7 @@ impl StreamBench<'_> {
         let hits: Vec<f64> = decode.clone().filter_map(|decode| decode.hit_share).collect();
         let decode_tok_s = of(|s| s.decode_tok_s) * self.workload.streams as f64;
         let disk_read_gb_s = of(|s| s.decode.disk_read_gb_s);
-        let disk_share = self.disk_best_gb_s.map(|best| disk_read_gb_s / best);
+        let disk_share = disk_best_gb_s.map(|best| disk_read_gb_s / best);
         let stall_share = of(|s| s.decode.stall_share);
         let ids = answers.iter().flat_map(|answer| &answer.answer_ids);
         let bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
@@ -99,6 +106,7 @@ impl StreamBench<'_> {
             hit_share: (!hits.is_empty()).then(|| median(hits)),
             read_mb_per_token: disk_read_gb_s * 1e3 / decode_tok_s.max(f64::MIN_POSITIVE),
             disk_read_gb_s,
+            disk_best_gb_s,
             disk_share,
             times_longer: disk_share.map(|share| 1.0 / share.max(1.0 - stall_share)),
             memory_read_gb_s: of(|s| s.decode.memory_read_gb_s),

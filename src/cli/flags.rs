@@ -82,7 +82,7 @@ pub struct EngineFlags {
     pub verify_reads: bool,
     /// How experts are guessed ahead: off, repeat (those of the last step), gate (the next layer's
     /// gate is asked early), gate2 (those of two layers) or auto (gate, where it pays)
-    #[arg(long, env = "MILLSTREAM_LOOKAHEAD", default_value = "off", value_parser = parse_lookahead)]
+    #[arg(long, env = "MILLSTREAM_LOOKAHEAD", default_value = "auto", value_parser = parse_lookahead)]
     pub lookahead: Lookahead,
     /// Guess from a --trace of an earlier run instead: right wherever this run repeats it, which
     /// shows what guessing can gain at most

@@ -1,7 +1,7 @@
 //! `bench --stream`: decode while experts come from the drive, beside what the drive gives.
 //!
-//! The drive is measured first, with plain reads of the same files past the page cache; then the
-//! engine starts as `run` would start it and decodes ids by chance, which both the prompt and the
+//! The drive is measured before and after each row, with plain reads of the same files past the page
+//! cache. The engine starts as `run` would start it and decodes ids by chance, which both the prompt and the
 //! answer are, so that routing and reads are the same in every run.
 
 use super::flags::{EngineFlags, ModelFlag, held_bytes};
@@ -48,10 +48,14 @@ pub fn run(args: &StreamArgs, json: bool) -> Result<(), Failure> {
     let directory = args.model.directory()?;
     let model = Model::open_with(&directory, args.engine.checks())?;
     let vocabulary = model.spec.vocabulary;
-    let drive = bandwidth::drive_bytes_s(&expert_files(&model, &directory));
-    if let Err(reason) = &drive {
-        say(&format!("drive: not measured: {reason}"));
-    }
+    let files = expert_files(&model, &directory);
+    let drive_gb_s = || match bandwidth::drive_bytes_s(&files) {
+        Ok(bytes_s) => Some(bytes_s / 1e9),
+        Err(reason) => {
+            say(&format!("drive: not measured: {reason}"));
+            None
+        }
+    };
     let engine = Engine::start(model, &options)?;
     for warning in &engine.warnings {
         say(&format!("warning: {warning}"));
@@ -64,8 +68,7 @@ pub fn run(args: &StreamArgs, json: bool) -> Result<(), Failure> {
         forced: !args.free,
         seed: args.seed,
     };
-    let disk_best_gb_s = drive.ok().map(|bytes_s| bytes_s / 1e9);
-    let bench = StreamBench { engine: &engine, vocabulary, workload, disk_best_gb_s };
+    let bench = StreamBench { engine: &engine, vocabulary, workload, drive_gb_s: &drive_gb_s };
     let report = bench.run()?;
     match json {
         false => print(&report.to_string()),

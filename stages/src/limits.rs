@@ -113,12 +113,12 @@ impl Limits {
     ///
     /// One about each slot that is being filled (order, job, read or loaded); for each wave and
     /// slot of its layer one about the lease (arrived or returned) and one promotion; for each wave
-    /// a guess a layer (two layers are guessed for at a time), the request for it, and the wave itself;
+    /// a guess a layer (at most four layers are guessed for at a time), the request for it, and the wave itself;
     /// for each layer one new cap; and the hints that warm half of the slots.
     pub fn messages_max(&self) -> usize {
         let slots: usize = self.slots.iter().sum();
         let slots_largest = self.slots.iter().copied().max().unwrap_or(0);
-        let of_wave = 2 * slots_largest + self.slots.len() + 5;
+        let of_wave = 2 * slots_largest + self.slots.len() + 7;
         (slots + slots / 2 + self.waves_max * of_wave + self.slots.len() + 8).next_power_of_two()
     }
 }

@@ -283,7 +283,7 @@ fn foresight(
             let layers: Vec<LayerId> =
                 moe_layers(&blueprint.spec).map(|(layer, _)| layer).collect();
             let place = layers.iter().position(|&layer| layer == id)?;
-            let ahead = [1, 2].map(|distance| {
+            let ahead = [1, 2, 3, 4].map(|distance| {
                 let place = place + distance;
                 (layers[place % layers.len()], place >= layers.len())
             });

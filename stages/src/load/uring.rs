@@ -33,7 +33,7 @@ pub const DEPTH_MAX: usize = 256;
 
 /// Hints start while fewer chunks than this are in flight: the drive always has a next one, and a
 /// demand waits for few.
-const HINT_DEPTH: usize = 2;
+const HINT_DEPTH: usize = 4;
 
 /// Reads by io_uring.
 pub struct UringReader {

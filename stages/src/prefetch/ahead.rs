@@ -12,7 +12,7 @@ use crate::ids::{ExpertId, Tag};
 
 /// Reads ahead of a layer that are on their way at once: enough that a drive has the next one when it
 /// has finished one, and few enough that a wrong one holds up little.
-pub const READS_MAX: usize = 3;
+pub const READS_MAX: usize = 4;
 
 /// Why an expert is read ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
