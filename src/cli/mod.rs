@@ -53,7 +53,7 @@ enum Command {
     /// Say everything that is wrong with a model, and what to do about each
     Doctor(doctor::DoctorArgs),
     /// Measure: what each eviction policy would have hit
-    Bench(bench::BenchArgs),
+    Bench(Box<bench::BenchArgs>),
     /// Show the machine and who would sit where
     Topology(topology::TopologyArgs),
 }

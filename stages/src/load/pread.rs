@@ -18,6 +18,7 @@ use std::time::Duration;
 pub struct PreadReader {
     files: ReadFiles,
     /// Jobs that wait for a thread, in order of arrival.
+    #[expect(clippy::vec_box, reason = "a job's box goes through messages and readers")]
     queue: Vec<Box<ReadJob>>,
     workers: Vec<Worker>,
     idle: Vec<usize>,
@@ -74,7 +75,7 @@ impl PreadReader {
 
 /// Reads a job to its end.
 fn read(files: &ReadFiles, job: &mut ReadJob) {
-    while let Some(chunk) = job.progress.next() {
+    while let Some(chunk) = job.progress.next_chunk() {
         let file = files.file(job.copy, chunk.file);
         let outcome = file.read_at(job.room_mut(&chunk), chunk.offset);
         job.progress.done(chunk.chunk, outcome);

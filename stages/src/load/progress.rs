@@ -5,7 +5,7 @@
 //!   chunk   a part of a piece that is read at once    Ready -> Flying -> Done
 //! ```
 //!
-//! A reader takes chunks with [`Progress::next`], reads them in any order, and reports each with
+//! A reader takes chunks with [`Progress::next_chunk`], reads them in any order, and reports each with
 //! [`Progress::done`]. EINTR and EAGAIN are tried again within a bound, a short read goes on where
 //! it stopped, the file's end and every other error fail the whole. Direct reads must start at
 //! aligned offsets, so a read that stops within a block is taken up at the block's start; if it
@@ -177,7 +177,7 @@ impl Progress {
     }
 
     /// The next read to start, if there is one; none after a failure.
-    pub fn next(&mut self) -> Option<ChunkRead> {
+    pub fn next_chunk(&mut self) -> Option<ChunkRead> {
         if self.failure.is_some() || self.left == self.flying {
             return None;
         }

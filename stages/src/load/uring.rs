@@ -118,7 +118,7 @@ impl UringReader {
     fn push(&mut self, place: usize) -> bool {
         let Place { job, life } = &mut self.places[place];
         let job = job.as_mut().expect("the queue holds places with jobs");
-        let Some(read) = job.progress.next() else { return false };
+        let Some(read) = job.progress.next_chunk() else { return false };
         let file = Fixed(self.files.place(job.copy, read.file) as u32);
         let pointer = job.pointer_mut(&read);
         let data = u64::from(*life) << 48 | (place as u64) << 32 | u64::from(read.chunk);

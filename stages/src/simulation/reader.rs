@@ -40,7 +40,7 @@ impl Reader for MemoryReader {
 
     fn poll(&mut self) -> Option<Box<ReadJob>> {
         let mut job = self.queue.pop_front()?;
-        while let Some(read) = job.progress.next() {
+        while let Some(read) = job.progress.next_chunk() {
             let got = self.model.read_at(read.offset, job.room_mut(&read));
             job.progress.done(read.chunk, Ok(got));
         }
@@ -76,6 +76,7 @@ pub struct FaultyReader {
     geometry: Geometry,
     copies: usize,
     depth: usize,
+    #[expect(clippy::vec_box, reason = "a job's box goes through messages and readers")]
     jobs: Vec<Box<ReadJob>>,
     /// Whose chunk is being read, and which.
     flying: Vec<((LayerId, Tag), ChunkRead)>,
@@ -103,7 +104,7 @@ impl FaultyReader {
     fn start(&mut self) {
         let drawn = self.random.below(self.jobs.len());
         let job = &mut self.jobs[drawn];
-        if let Some(read) = job.progress.next() {
+        if let Some(read) = job.progress.next_chunk() {
             self.flying.push(((job.layer, job.slot), read));
         }
     }
