@@ -6,8 +6,8 @@
 //! settings compare. With several streams each has its own prompt and they decode side by side.
 
 use super::{Report, Row};
+use crate::checkpoint::pack::checksum::checksum;
 use crate::engine::{Answer, Engine, EngineError, Request, Statistics};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// What is generated.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ impl StreamBench<'_> {
             hint_mb: std::array::from_fn(|outcome| {
                 median(decode.clone().map(|decode| decode.hint_mb[outcome]).collect())
             }),
-            token_hash: format!("{:016x}", xxh3_64(&bytes)),
+            token_hash: format!("{:016x}", checksum(&bytes)),
         }
     }
 }

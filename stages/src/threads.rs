@@ -113,11 +113,13 @@ impl Pipeline {
 
     /// Makes the arenas' memory present beside whatever runs, so that no read has to wait for pages.
     fn populate(&mut self, arenas: Vec<Arc<LayerArena>>) -> Result<(), StartError> {
-        let control = self.control.clone();
+        let (control, gauges) = (self.control.clone(), self.gauges.clone());
         let body = move || {
             for arena in arenas {
-                // Refused (an old kernel, no memory left), pages come when they are first written.
-                if control.stop.load(Ordering::Acquire) || arena.populate().is_err() {
+                // Once slots give memory back, pages come when they are written; also where this is
+                // refused (an old kernel, no memory left).
+                let over = control.stop.load(Ordering::Acquire) || gauges.caps_taken() > 0;
+                if over || arena.populate().is_err() {
                     return;
                 }
             }
