@@ -365,7 +365,6 @@ fn shards_and_sidecars_change_no_byte() {
     }
     let inspect = |variable: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-        command.env("MILLSTREAM_LEARN", "off");
         command.arg("inspect").arg(directory.path()).env(variable, sidecar.path());
         command.output().expect("the command runs").status.success()
     };

@@ -12,9 +12,9 @@ static CACHE: LazyLock<tempfile::TempDir> =
 /// The command, in an environment without surprises.
 fn millstream(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
-    // Nothing is left beside the test models.
-    command.env("MILLSTREAM_LEARN", "off");
-    command.env_clear().env("XDG_CACHE_HOME", CACHE.path()).args(arguments);
+    // Nothing is learned: nothing is left beside the test models.
+    command.env_clear().env("MILLSTREAM_LEARN", "off").env("XDG_CACHE_HOME", CACHE.path());
+    command.args(arguments);
     command
 }
 
