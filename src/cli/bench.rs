@@ -15,7 +15,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     /// Decode while experts come from the drive: with a cold cache, again, and with prompts in turn
-    #[arg(long, env = "MILLSTREAM_STREAM", value_parser = FalseyValueParser::new(), conflicts_with = "replay")]
+    #[arg(long, env = "MILLSTREAM_STREAM", value_parser = FalseyValueParser::new(), conflicts_with_all = ["replay", "slots", "experts", "svg"])]
     stream: bool,
     #[command(flatten)]
     streaming: StreamArgs,

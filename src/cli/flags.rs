@@ -18,6 +18,8 @@ use millstream_topology::memory::OwnMemory;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Longest trace that guesses are taken from.
+const TRACE_BYTES_MAX: u64 = 4 << 30;
 /// Longest prompt chunk that may be asked for, in rows.
 const PREFILL_CHUNK_MAX: usize = 4096;
 
@@ -242,6 +244,10 @@ fn read_recording(file: &Path) -> Result<Recording, Failure> {
         let file = file.display();
         Failure::Failed(format!("--foresee {file}: {error}; name a file that `run --trace` wrote"))
     };
+    let found = std::fs::metadata(file).map_err(|error| place(&error))?;
+    if !found.is_file() || found.len() > TRACE_BYTES_MAX {
+        return Err(place(&"it is no file of at most 4 GiB"));
+    }
     let text = std::fs::read(file).map_err(|error| place(&error))?;
     let positions: Vec<Position> = serde_json::from_slice(&text).map_err(|error| place(&error))?;
     Ok(Recording { positions: positions.into_iter().map(|position| position.experts).collect() })

@@ -84,6 +84,7 @@ impl From<EngineError> for Failure {
             | E::Token { .. }
             | E::ContextExceeded { .. }
             | E::NoTrace
+            | E::Recording { .. }
             | E::Topology(_) => Failure::Usage(error.to_string()),
             E::Open(_)
             | E::Reads(_)

@@ -89,6 +89,9 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
 
     let directory = args.model.directory()?;
+    for file in [&args.logits, &args.trace].into_iter().flatten() {
+        check_not_the_models(file, &directory)?;
+    }
     options.learn = args.engine.use_file(&args.model, &directory);
     let model = Model::open_with(&directory, args.engine.checks())?;
     let sampling = sampling(args, &directory)?;
@@ -236,6 +239,21 @@ fn print_object(
         "stats": answer.statistics,
     });
     print(&format!("{object}\n"))
+}
+
+/// Nothing may be written over a file of the model.
+fn check_not_the_models(file: &Path, directory: &Path) -> Result<(), Failure> {
+    let (Ok(file), Ok(directory)) = (file.canonicalize(), directory.canonicalize()) else {
+        return Ok(());
+    };
+    let empty = std::fs::metadata(&file).is_ok_and(|found| found.len() == 0);
+    match file.starts_with(&directory) && !empty {
+        true => Err(Failure::Usage(format!(
+            "{} is in the model's directory; name a file elsewhere",
+            file.display()
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Finds out before the work, not after it, that a file can't be written.

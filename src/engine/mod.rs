@@ -133,6 +133,15 @@ pub enum EngineError {
         /// What the model allows.
         model_max: usize,
     },
+    /// A recording to guess from was made with another model.
+    #[error(
+        "the trace to foresee from isn't this model's: its entry {position} has other layers or \
+         experts; record one with `run --trace` on this model"
+    )]
+    Recording {
+        /// Which entry of the trace.
+        position: usize,
+    },
     /// A trace was asked for and the engine was started without.
     #[error("the engine was started without --trace")]
     NoTrace,

@@ -138,9 +138,28 @@ impl Setup {
             available: Isa::available().iter().map(Isa::to_string).collect::<Vec<_>>().join(", "),
         })?;
         let context = context(model, options)?;
+        if let Some(recording) = &options.recording {
+            check_recording(recording, model)?;
+        }
         let (limits, memory) = budget::fit(model, options, &plan, &needs, context)?;
         Ok(Setup { machine, plan, limits, kernels, memory, reads })
     }
+}
+
+/// Refuses a recording of another model: guesses name experts that the layers have.
+fn check_recording(recording: &Recording, model: &Model) -> Result<(), EngineError> {
+    let layers = &model.spec.layers;
+    let experts = |layer: usize| layers[layer].moe().map_or(0, |moe| moe.experts);
+    for (position, chosen) in recording.positions.iter().enumerate() {
+        let fits = chosen.len() == layers.len()
+            && (0..layers.len()).all(|layer| {
+                chosen[layer].iter().all(|&expert| (expert as usize) < experts(layer))
+            });
+        if !fits {
+            return Err(EngineError::Recording { position });
+        }
+    }
+    Ok(())
 }
 
 fn context(model: &Model, options: &Options) -> Result<usize, EngineError> {

@@ -127,11 +127,31 @@ impl UseFile {
     /// When it can't be written; the old one is still there then.
     pub fn save(&self, mut uses: Uses) -> io::Result<()> {
         uses.iter_mut().for_each(|layer| fade(layer));
+        self.remove_leftovers();
         let beside = self.write_beside(uses)?;
-        std::fs::rename(&beside, &self.path)?;
+        std::fs::rename(&beside, &self.path).inspect_err(|_| {
+            let _ = std::fs::remove_file(&beside);
+        })?;
         // The rename itself; some file systems can't, and a lost one loses one answer's counts.
         let _ = File::open(self.directory()).and_then(|directory| directory.sync_all());
         Ok(())
+    }
+
+    /// Removes what processes that have ended in mid-save left beside the file.
+    fn remove_leftovers(&self) {
+        let stem = self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let Ok(entries) = std::fs::read_dir(self.directory()) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let process = name.to_str().and_then(|name| {
+                let rest = name.strip_prefix(stem)?.strip_prefix('.')?;
+                rest.strip_suffix(".tmp")?.parse::<u32>().ok()
+            });
+            let ended = |process| !Path::new("/proc").join(format!("{process}")).exists();
+            if process.is_some_and(ended) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Writes the new content next to the file, all of it on the drive.
@@ -160,7 +180,11 @@ fn fade(layer: &mut [u32]) {
 
 /// The file's bytes; none if there is no file.
 fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
+    // A pipe is told by its kind: opening it would wait for a writer.
+    let file = match std::fs::metadata(path).and_then(|found| match found.is_file() {
+        true => File::open(path),
+        false => Err(io::Error::other("it is no file of this kind")),
+    }) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),

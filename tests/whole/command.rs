@@ -202,3 +202,23 @@ fn plan_shows_memory_slots_and_ceilings_and_refuses_what_does_not_fit() {
     let (_, err) = expect(&["plan", "--memory", "1MiB"], 2);
     assert!(err.contains("together") && err.contains("less with --context"), "{err}");
 }
+
+#[test]
+fn a_trace_of_another_model_is_refused_and_no_file_of_a_model_is_written_over() {
+    let room = tempfile::tempdir().expect("a temporary directory");
+    let trace = room.path().join("trace.json");
+    std::fs::write(&trace, r#"[{"experts": [[], [61], []]}]"#).expect("it is written");
+    let path = trace.to_str().expect("a UTF-8 path");
+    let (_, err) = expect(&["run", "--foresee", path, "--max-tokens", "2"], 2);
+    assert!(err.contains("isn't this model's"), "{err}");
+    let model = room.path().join("model");
+    std::fs::create_dir(&model).expect("a directory");
+    let weights = model.join("weights.safetensors");
+    std::fs::write(&weights, "these are weights").expect("it is written");
+    let [model, weights] = [&model, &weights].map(|path| path.to_str().expect("a UTF-8 path"));
+    for flag in ["--trace", "--logits"] {
+        let (_, err) = expect(&["run", "-m", model, "--prompt-ids", "1", flag, weights], 2);
+        assert!(err.contains("is in the model's directory"), "{err}");
+    }
+    assert_eq!(std::fs::read_to_string(weights).expect("it is there"), "these are weights");
+}
