@@ -89,9 +89,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
 
     let directory = args.model.directory()?;
-    for file in [&args.logits, &args.trace].into_iter().flatten() {
-        check_not_the_models(file, &directory)?;
-    }
+    check_not_the_models([&args.logits, &args.trace], &directory)?;
     options.learn = args.engine.use_file(&args.model, &directory);
     let model = Model::open_with(&directory, args.engine.checks())?;
     let sampling = sampling(args, &directory)?;
@@ -242,18 +240,20 @@ fn print_object(
 }
 
 /// Nothing may be written over a file of the model.
-fn check_not_the_models(file: &Path, directory: &Path) -> Result<(), Failure> {
-    let (Ok(file), Ok(directory)) = (file.canonicalize(), directory.canonicalize()) else {
-        return Ok(());
-    };
-    let empty = std::fs::metadata(&file).is_ok_and(|found| found.len() == 0);
-    match file.starts_with(&directory) && !empty {
-        true => Err(Failure::Usage(format!(
-            "{} is in the model's directory; name a file elsewhere",
-            file.display()
-        ))),
-        false => Ok(()),
+fn check_not_the_models(files: [&Option<PathBuf>; 2], directory: &Path) -> Result<(), Failure> {
+    for file in files.into_iter().flatten() {
+        let (Ok(file), Ok(directory)) = (file.canonicalize(), directory.canonicalize()) else {
+            continue;
+        };
+        let empty = std::fs::metadata(&file).is_ok_and(|found| found.len() == 0);
+        if file.starts_with(&directory) && !empty {
+            return Err(Failure::Usage(format!(
+                "{} is in the model's directory; name a file elsewhere",
+                file.display()
+            )));
+        }
     }
+    Ok(())
 }
 
 /// Finds out before the work, not after it, that a file can't be written.
