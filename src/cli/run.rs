@@ -115,6 +115,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
             false => stops(&model, &directory, tokenizer.as_ref())?,
         },
         forced,
+        depth: 0,
         keep_logits: args.logits.is_some(),
         keep_trace: args.trace.is_some(),
     };

@@ -39,7 +39,7 @@ pub use reads::{
     READERS_DEFAULT, READERS_MAX, ReadOptions, ReadsError, open_reader,
 };
 pub use request::{Answer, Finish, PositionTrace, Request};
-pub use statistics::{DecodeFigures, Statistics};
+pub use statistics::{PhaseFigures, Statistics};
 
 use crate::checkpoint::OpenError;
 use crate::learn::Uses;
@@ -48,6 +48,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use guard::Guard;
 use keeper::Keeper;
 use millstream_kernels::Isa;
+use millstream_stages::gauge::Gauges;
 use millstream_stages::ids::{ExpertId, LayerId};
 use millstream_stages::limits::Limits;
 use millstream_stages::load::ReadFault;
@@ -56,7 +57,7 @@ use millstream_stages::threads::Pipeline;
 use millstream_stages::uses::UseCounts;
 use millstream_topology::TopologyError;
 use millstream_topology::arena::{ArenaError, Binding};
-use millstream_topology::plan::SeatHost;
+use millstream_topology::plan::{PlacementPlan, SeatHost};
 use scheduler::{Command, Scheduler};
 use sequence::Event;
 use std::ops::ControlFlow;
@@ -159,6 +160,21 @@ pub enum EngineError {
     Stopped,
 }
 
+/// What an engine runs with.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Who sits where.
+    pub plan: PlacementPlan,
+    /// Every bound.
+    pub limits: Limits,
+    /// Where the memory goes.
+    pub memory: MemoryTable,
+    /// How experts are read, in words.
+    pub reads: String,
+    /// Reads in flight at most, or threads that read.
+    pub reads_at_once: usize,
+}
+
 /// A running engine.
 pub struct Engine {
     guard: Option<Guard>,
@@ -169,8 +185,11 @@ pub struct Engine {
     model_max: usize,
     trace: bool,
     next_number: std::sync::atomic::AtomicU64,
+    gauges: Arc<Gauges>,
     /// The instruction set of the kernels.
     pub isa: Isa,
+    /// What runs.
+    pub setting: Setting,
     /// What was resolved, for the start line.
     pub start_line: String,
     /// What went other than planned.
@@ -198,6 +217,13 @@ impl Engine {
         warnings.extend(setup.memory.warnings());
         warnings.extend(setup.reads.warnings.iter().cloned());
         let start_line = start_line(&setup);
+        let setting = Setting {
+            plan: setup.plan.clone(),
+            limits: setup.limits.clone(),
+            memory: setup.memory.clone(),
+            reads: setup.reads.words.clone(),
+            reads_at_once: options.reads.at_once(&setup.reads),
+        };
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
         let uses = learned.as_deref().map(UseCounts::of_earlier);
@@ -225,6 +251,7 @@ impl Engine {
             }
         };
         let (commands, receiver) = unbounded();
+        let gauges = pipeline.gauges().clone();
         pipeline.warm(&warm(&uses, pipeline.limits()));
         let keeper = options.learn.clone().map(|file| Keeper::start(file, uses)).transpose();
         let keeper = keeper.map_err(thread_fault)?;
@@ -240,7 +267,9 @@ impl Engine {
             model_max,
             trace: options.trace,
             next_number: 0.into(),
+            gauges,
             isa,
+            setting,
             start_line,
             warnings,
         })
@@ -286,6 +315,11 @@ impl Engine {
             }
         };
         Ok(submitted.into_iter().map(|(_, events)| last(events)).collect())
+    }
+
+    /// What the pipeline and the scheduler measure about themselves.
+    pub fn gauges(&self) -> &Gauges {
+        &self.gauges
     }
 
     fn submit(&self, request: &Request) -> Result<(u64, Receiver<Event>), EngineError> {

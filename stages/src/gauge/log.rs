@@ -66,11 +66,15 @@ pub fn hgrm(histogram: &LatencyHistogram) -> String {
         text.write_fmt(text_line).expect("a String takes everything");
         text.push('\n');
     };
-    line(format_args!("{:>12} {:>14} {:>10} {:>14}\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)"));
+    line(format_args!(
+        "{:>12} {:>14} {:>10} {:>14}\n",
+        "Value", "Percentile", "TotalCount", "1/(1-Percentile)"
+    ));
     let mut total = 0;
     for point in histogram.iter_quantiles(STEPS_PER_HALF) {
         total += point.count_since_last_iteration();
-        let (value, quantile) = (us(point.value_iterated_to() as f64), point.quantile_iterated_to());
+        let (value, quantile) =
+            (us(point.value_iterated_to() as f64), point.quantile_iterated_to());
         match quantile < 1.0 {
             true => line(format_args!(
                 "{value:>12.3} {quantile:>2.12} {total:>10} {:>14.2}",

@@ -7,12 +7,14 @@
 //! | `recorder.rs` | one thread's right to record |
 //! | `snapshot.rs` | all counts at one moment, and what came between two |
 //! | `timeline.rs` | what happened when, for a picture of a few tokens |
+//! | `cost.rs` | what all this costs |
 //! | `latency.rs`, `log.rs` | histograms for people and for public tools |
 //!
 //! Counters are written by the seats with relaxed stores and read by the engine between steps; a
 //! figure may be one message old, never torn. This folder is the home of hdrhistogram.
 
 mod buckets;
+mod cost;
 mod latency;
 pub mod log;
 mod recorder;
@@ -21,6 +23,7 @@ mod snapshot;
 mod timeline;
 
 pub use buckets::Buckets;
+pub use cost::cost_ns_per_message;
 pub use latency::LatencyHistogram;
 pub use recorder::{Handling, Recorder, now_ns};
 pub use series::{Series, SeriesTable};
@@ -142,7 +145,9 @@ impl Gauges {
     pub fn recorder(&self, seat: u32, mine: impl Fn(Series) -> bool) -> Recorder {
         let all = self.table.all();
         let mine: Vec<bool> = all.iter().map(|&series| mine(series)).collect();
-        for (series, taken) in all.iter().zip(&self.taken).zip(&mine).filter(|(_, mine)| **mine).map(|(it, _)| it) {
+        for (series, taken) in
+            all.iter().zip(&self.taken).zip(&mine).filter(|(_, mine)| **mine).map(|(it, _)| it)
+        {
             assert!(!taken.swap(true, Ordering::Relaxed), "{series} has two writers");
         }
         Recorder::new(self.table, self.buckets.clone(), mine, self.timeline.clone(), seat)

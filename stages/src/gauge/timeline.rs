@@ -99,7 +99,9 @@ impl Timeline {
         if self.next.load(Ordering::Relaxed) >= self.places.len() {
             return;
         }
-        let Some(place) = self.places.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
+        let Some(place) = self.places.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
+            return;
+        };
         let (who, stage, layer, sent_ns) = match event {
             Event::Handled { seat, actor, sent_ns, .. } => {
                 (seat, actor.stage as u32, actor.layer.0, sent_ns)

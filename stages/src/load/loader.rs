@@ -33,7 +33,10 @@ enum Load {
     /// The order waits for a job.
     Waiting(LoadOrder),
     /// The job is read; since when a wave waits for it, 0 if none does.
-    Reading { slot: Tag, wanted_ns: u64 },
+    Reading {
+        slot: Tag,
+        wanted_ns: u64,
+    },
 }
 
 impl Loader {

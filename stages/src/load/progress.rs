@@ -304,9 +304,8 @@ impl Progress {
     /// seen ([`now_ns`]).
     pub fn times_ns(&self) -> impl Iterator<Item = (usize, u64, u64)> {
         let ended = self.chunks.iter().filter(|chunk| chunk.ended_ns > 0);
-        ended.map(|chunk| {
-            (self.pieces[chunk.piece as usize].node, chunk.started_ns, chunk.ended_ns)
-        })
+        ended
+            .map(|chunk| (self.pieces[chunk.piece as usize].node, chunk.started_ns, chunk.ended_ns))
     }
 
     /// The pieces.
