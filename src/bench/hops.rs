@@ -13,7 +13,7 @@ use millstream_topology::pin::pin_current_thread;
 use serde::Serialize;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a sender does between two hops.
 const GAPS_US: [u64; 3] = [0, 5, 50];
@@ -62,39 +62,40 @@ pub enum HopError {
 
 type Message = Tagged<u64>;
 
-/// Measures so many hops with each gap.
+/// Measures hops with each gap, each for so long.
 ///
 /// # Errors
 /// When there aren't two cores, or threads can't be pinned to them.
-pub fn hops(machine: &Machine, count: u64) -> Result<HopReport, HopError> {
+pub fn hops(machine: &Machine, time: Duration) -> Result<HopReport, HopError> {
     let firsts: Vec<CpuId> = machine.usable_cores().map(|core| core.cpus[0]).collect();
     let [first, second, ..] = firsts[..] else {
         return Err(HopError::Cores { cores: firsts.len() });
     };
-    let rows = GAPS_US.iter().map(|&gap_us| hops_with_gap([first, second], gap_us, count));
+    let rows = GAPS_US.iter().map(|&gap_us| hops_with_gap([first, second], gap_us, time));
     Ok(HopReport { cpus: [first, second], rows: rows.collect::<Result<_, _>>()? })
 }
 
-fn hops_with_gap(cpus: [CpuId; 2], gap_us: u64, count: u64) -> Result<HopRow, HopError> {
+fn hops_with_gap(cpus: [CpuId; 2], gap_us: u64, time: Duration) -> Result<HopRow, HopError> {
     let rings: [Ring<u64>; 2] = [Ring::new(4), Ring::new(4)];
-    let failed = AtomicBool::new(false);
+    let over = AtomicBool::new(false);
     let gap = Duration::from_micros(gap_us);
     let side = |mine: usize| -> Result<LatencyHistogram, HopError> {
         prepare_thread();
         // A thread that can't be pinned must not leave the other one waiting.
-        pin_current_thread(cpus[mine]).inspect_err(|_| failed.store(true, Ordering::Release))?;
+        pin_current_thread(cpus[mine]).inspect_err(|_| over.store(true, Ordering::Release))?;
         let (inbox, outbox) = (&rings[mine], &rings[1 - mine]);
-        let mut histogram = LatencyHistogram::default();
+        let (mut histogram, since) = (LatencyHistogram::default(), Instant::now());
         if mine == 0 {
             send(outbox);
         }
-        for hop in 0..count / 2 {
-            let Some(duration) = receive(inbox, &failed) else { break };
+        while let Some(duration) = receive(inbox, &over) {
             histogram.record(duration);
             work(gap);
-            if mine == 1 || hop + 1 < count / 2 {
-                send(outbox);
+            if mine == 0 && since.elapsed() >= time {
+                over.store(true, Ordering::Release);
+                break;
             }
+            send(outbox);
         }
         Ok(histogram)
     };
@@ -122,13 +123,13 @@ fn send(outbox: &Ring<u64>) {
     assert!(outbox.push(message).is_ok(), "one message at a time");
 }
 
-/// Spins until a message is there; none when the other side has failed.
-fn receive(inbox: &Ring<u64>, failed: &AtomicBool) -> Option<Duration> {
+/// Spins until a message is there; none when there will be none.
+fn receive(inbox: &Ring<u64>, over: &AtomicBool) -> Option<Duration> {
     loop {
         if let Some(message) = inbox.pop() {
             return Some(Duration::from_nanos(now_ns() - message.value));
         }
-        if failed.load(Ordering::Acquire) {
+        if over.load(Ordering::Acquire) {
             return None;
         }
         std::hint::spin_loop();

@@ -45,9 +45,9 @@ impl Test {
     fn request(&self, seed: u64, vocabulary: usize) -> Request {
         let Test { kind, tokens, depth } = *self;
         let mut ids = Ids::new(seed, 0, 0, vocabulary);
-        let (prompt, answer) = match kind {
-            TestKind::Prompt => (depth + tokens, 1),
-            TestKind::Answer => (depth.max(1), tokens + 1),
+        let (prompt, answer, depth) = match kind {
+            TestKind::Prompt => (depth + tokens, 1, depth),
+            TestKind::Answer => (depth.max(1), tokens + 1, 0),
         };
         let prompt_ids = ids.by_ref().take(prompt).collect();
         let forced = Some(ids.take(answer).collect());

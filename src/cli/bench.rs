@@ -16,9 +16,10 @@ use crate::replay::{Report, Size, Traces, picture};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
 
-/// Hops that are measured for each gap.
-const HOPS: u64 = 200_000;
+/// How long hops are measured with each gap.
+const HOPS_TIME: Duration = Duration::from_secs(1);
 
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
@@ -96,7 +97,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     if args.hops {
         let machine = millstream_topology::probe(&args.engine.topology.source)?;
-        let report = hops::hops(&machine, HOPS).map_err(Failure::failed)?;
+        let report = hops::hops(&machine, HOPS_TIME).map_err(Failure::failed)?;
         return print_as(json, &report, || report.to_string());
     }
     replay(args, json)

@@ -110,7 +110,7 @@ impl Sequence {
 
     /// Before rows are taken: if the context is there now, what follows is measured.
     pub fn begin_measured(&mut self, counters: impl FnOnce() -> Reading) {
-        if self.request.depth > 0 && self.fed == self.request.depth {
+        if self.is_prefill() && self.request.depth > 0 && self.fed == self.request.depth {
             self.meter.depth_reached(self.fed, counters());
         }
     }
