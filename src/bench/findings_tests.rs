@@ -31,10 +31,13 @@ fn row() -> SpeedRow {
     }
 }
 
+/// What makes a row worse.
+type Fault = fn(&mut SpeedRow);
+
 /// Checks that judge one row, with a change that each must find.
 #[test]
 fn every_check_of_a_row_finds_its_fault() {
-    let faults: [(&str, fn(&mut SpeedRow)); 8] = [
+    let faults: [(&str, Fault); 8] = [
         ("phases", |row| row.stall_share = 0.5),
         ("resident", |row| row.read_mb_per_token = 0.1),
         ("repeats", |row| row.hashes_agree = false),

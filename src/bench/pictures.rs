@@ -41,10 +41,11 @@ pub fn percentiles(series: &[(String, LatencyHistogram)]) -> String {
     const PLOT: [f64; 4] = [70.0, 40.0, 560.0, 380.0];
     let [left, top, width, height] = PLOT;
     let series: Vec<_> = series.iter().filter(|(_, histogram)| histogram.records() > 0).collect();
-    let nines_max = series.iter().map(|(_, h)| (h.records() as f64).log10()).fold(1.0, f64::max);
+    let records_max = series.iter().map(|(_, h)| h.records() as f64).fold(10.0, f64::max);
+    let nines_max = records_max.log10();
     let ns_max = series.iter().map(|(_, h)| h.max_ns() as f64).fold(1e3, f64::max).log10();
     let x = |share: f64| {
-        let nines = -(1.0 - share).max(10f64.powf(-nines_max)).log10();
+        let nines = -(1.0 - share).max(1.0 / records_max).log10();
         left + width * nines / nines_max
     };
     // From 100 ns on: below that a clock says little.
