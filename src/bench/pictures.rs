@@ -35,91 +35,103 @@ fn add(svg: &mut String, text: std::fmt::Arguments<'_>) {
     svg.push('\n');
 }
 
-/// Latency over percentile, one line a series, both axes logarithmic: 90 %, 99 %, 99.9 % are alike far
-/// apart.
-pub fn percentiles(series: &[(String, LatencyHistogram)]) -> String {
-    const PLOT: [f64; 4] = [70.0, 40.0, 560.0, 380.0];
-    let [left, top, width, height] = PLOT;
-    let series: Vec<_> = series.iter().filter(|(_, histogram)| histogram.records() > 0).collect();
-    let records_max = series.iter().map(|(_, h)| h.records() as f64).fold(10.0, f64::max);
-    let nines_max = records_max.log10();
-    let ns_max = series.iter().map(|(_, h)| h.max_ns() as f64).fold(1e3, f64::max).log10();
-    let x = |share: f64| {
-        let nines = -(1.0 - share).max(1.0 / records_max).log10();
-        left + width * nines / nines_max
-    };
-    // From 100 ns on: below that a clock says little.
-    let y =
-        |ns: f64| top + height * (1.0 - (ns.max(100.0).log10() - 2.0) / (ns_max - 2.0).max(0.1));
-    let mut svg = begin(860.0, 470.0, "latency by percentile");
-    for nines in 0..=nines_max as u32 {
-        let share = 1.0 - 10f64.powi(-(nines as i32));
-        let (x, bottom) = (x(share), top + height);
-        add(&mut svg, format_args!("<path d=\"M{x:.1} {top}V{bottom}\" stroke=\"#ddd\"/>"));
-        let label = match nines {
-            0 => "0".to_owned(),
-            1 => "90".to_owned(),
-            2 => "99".to_owned(),
-            n => format!("99.{}", "9".repeat(n as usize - 2)),
-        };
-        add(
-            &mut svg,
-            format_args!(
-                "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label} %</text>",
-                bottom + 16.0
-            ),
-        );
+/// The plot of [`percentiles`]: both axes logarithmic, so that 90 %, 99 %, 99.9 % are alike far apart.
+struct Plot {
+    records_max: f64,
+    /// log10 of the longest latency, in nanoseconds.
+    ns_max: f64,
+}
+
+/// Left, top, width and height of it.
+const PLOT: [f64; 4] = [70.0, 40.0, 560.0, 380.0];
+/// Lines across: log10 of nanoseconds, and what they are called.
+const DURATIONS: [(i32, &str); 9] = [
+    (3, "1 us"),
+    (4, "10 us"),
+    (5, "100 us"),
+    (6, "1 ms"),
+    (7, "10 ms"),
+    (8, "100 ms"),
+    (9, "1 s"),
+    (10, "10 s"),
+    (11, "100 s"),
+];
+
+impl Plot {
+    fn x(&self, share: f64) -> f64 {
+        let nines = -(1.0 - share).max(1.0 / self.records_max).log10();
+        PLOT[0] + PLOT[2] * nines / self.records_max.log10()
     }
-    for (power, label) in [
-        (3, "1 us"),
-        (4, "10 us"),
-        (5, "100 us"),
-        (6, "1 ms"),
-        (7, "10 ms"),
-        (8, "100 ms"),
-        (9, "1 s"),
-        (10, "10 s"),
-        (11, "100 s"),
-    ] {
-        if f64::from(power) <= ns_max {
-            let (y, right) = (y(10f64.powi(power)), left + width);
-            add(&mut svg, format_args!("<path d=\"M{left} {y:.1}H{right}\" stroke=\"#ddd\"/>"));
+
+    /// From 100 ns on: below that a clock says little.
+    fn y(&self, ns: f64) -> f64 {
+        let share = (ns.max(100.0).log10() - 2.0) / (self.ns_max - 2.0).max(0.1);
+        PLOT[1] + PLOT[3] * (1.0 - share)
+    }
+
+    /// Lines and words of both axes.
+    fn axes(&self, svg: &mut String) {
+        let [left, top, width, height] = PLOT;
+        let bottom = top + height;
+        for nines in 0..=self.records_max.log10() as usize {
+            let x = self.x(1.0 - 10f64.powi(-(nines as i32)));
+            let label = match nines {
+                0 => "0".to_owned(),
+                1 => "90".to_owned(),
+                2 => "99".to_owned(),
+                n => format!("99.{}", "9".repeat(n - 2)),
+            };
+            add(svg, format_args!("<path d=\"M{x:.1} {top}V{bottom}\" stroke=\"#ddd\"/>"));
+            let y = bottom + 16.0;
             add(
-                &mut svg,
+                svg,
                 format_args!(
-                    "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
-                    left - 6.0,
-                    y + 4.0
+                    "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{label} %</text>"
                 ),
             );
         }
+        for (power, label) in DURATIONS.iter().filter(|(power, _)| f64::from(*power) <= self.ns_max)
+        {
+            let (x, y, right) = (left - 6.0, self.y(10f64.powi(*power)), left + width);
+            add(svg, format_args!("<path d=\"M{left} {y:.1}H{right}\" stroke=\"#ddd\"/>"));
+            let y = y + 4.0;
+            add(
+                svg,
+                format_args!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"end\">{label}</text>"),
+            );
+        }
     }
+
+    /// The line of a series, and its name beside the plot.
+    fn line(&self, svg: &mut String, number: usize, name: &str, histogram: &LatencyHistogram) {
+        let stroke = format!(
+            "stroke=\"{}\" stroke-width=\"2\"{}",
+            COLOURS[number % COLOURS.len()],
+            if number < COLOURS.len() { "" } else { " stroke-dasharray=\"4 3\"" }
+        );
+        let point =
+            |&(share, ns): &(f64, u64)| format!("{:.1},{:.1}", self.x(share), self.y(ns as f64));
+        let points: Vec<String> = histogram.points().iter().map(point).collect();
+        let points = points.join(" ");
+        add(svg, format_args!("<polyline points=\"{points}\" fill=\"none\" {stroke}/>"));
+        let (x, y) = (PLOT[0] + PLOT[2] + 14.0, PLOT[1] + 14.0 + 18.0 * number as f64);
+        add(svg, format_args!("<path d=\"M{x} {y}h20\" {stroke}/>"));
+        let (x, y, name) = (x + 26.0, y + 4.0, escaped(name));
+        add(svg, format_args!("<text x=\"{x}\" y=\"{y}\">{name}</text>"));
+    }
+}
+
+/// Latency over percentile, one line a series.
+pub fn percentiles(series: &[(String, LatencyHistogram)]) -> String {
+    let series: Vec<_> = series.iter().filter(|(_, histogram)| histogram.records() > 0).collect();
+    let plot = Plot {
+        records_max: series.iter().map(|(_, h)| h.records() as f64).fold(10.0, f64::max),
+        ns_max: series.iter().map(|(_, h)| h.max_ns() as f64).fold(1e3, f64::max).log10(),
+    };
+    let mut svg = begin(860.0, 470.0, "latency by percentile");
+    plot.axes(&mut svg);
     for (number, (name, histogram)) in series.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        let dashes = if number < COLOURS.len() { "" } else { " stroke-dasharray=\"4 3\"" };
-        let points: Vec<String> = histogram
-            .points()
-            .iter()
-            .map(|&(share, ns)| format!("{:.1},{:.1}", x(share), y(ns as f64)))
-            .collect();
-        add(
-            &mut svg,
-            format_args!(
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dashes}/>",
-                points.join(" ")
-            ),
-        );
-        let (x, y) = (left + width + 14.0, top + 14.0 + 18.0 * number as f64);
-        add(
-            &mut svg,
-            format_args!(
-                "<path d=\"M{x} {y}h20\" stroke=\"{colour}\" stroke-width=\"2\"{dashes}/>"
-            ),
-        );
-        add(
-            &mut svg,
-            format_args!("<text x=\"{}\" y=\"{}\">{}</text>", x + 26.0, y + 4.0, escaped(name)),
-        );
+        plot.line(&mut svg, number, name, histogram);
     }
     svg + "</svg>\n"
 }

@@ -107,17 +107,15 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     check("--forced", forced.as_deref().unwrap_or(&[]))?;
     let request = Request {
-        prompt_ids: prompt.ids,
-        max_tokens: args.max_tokens,
         sampling,
         stop_ids: match args.ignore_eos {
             true => vec![],
             false => stops(&model, &directory, tokenizer.as_ref())?,
         },
         forced,
-        depth: 0,
         keep_logits: args.logits.is_some(),
         keep_trace: args.trace.is_some(),
+        ..Request::greedy(prompt.ids, args.max_tokens)
     };
 
     options.held_bytes = held_bytes();

@@ -55,9 +55,10 @@ use millstream_stages::load::ReadFault;
 use millstream_stages::pipeline::{Blueprint, StartError};
 use millstream_stages::threads::Pipeline;
 use millstream_stages::uses::UseCounts;
-use millstream_topology::TopologyError;
-use millstream_topology::arena::{ArenaError, Binding};
+use millstream_topology::arena::{ArenaError, Binding, LayerArena};
 use millstream_topology::plan::{PlacementPlan, SeatHost};
+use millstream_topology::verify::{NamedArena, VerifyError};
+use millstream_topology::{PlacementReport, TopologyError};
 use scheduler::{Command, Scheduler};
 use sequence::Event;
 use std::ops::ControlFlow;
@@ -175,6 +176,18 @@ pub struct Setting {
     pub reads_at_once: usize,
 }
 
+impl Setting {
+    fn of(setup: &Setup, options: &Options) -> Setting {
+        Setting {
+            plan: setup.plan.clone(),
+            limits: setup.limits.clone(),
+            memory: setup.memory.clone(),
+            reads: setup.reads.words.clone(),
+            reads_at_once: options.reads.at_once(&setup.reads),
+        }
+    }
+}
+
 /// A running engine.
 pub struct Engine {
     guard: Option<Guard>,
@@ -186,6 +199,7 @@ pub struct Engine {
     trace: bool,
     next_number: std::sync::atomic::AtomicU64,
     gauges: Arc<Gauges>,
+    arenas: Vec<NamedArena>,
     /// The instruction set of the kernels.
     pub isa: Isa,
     /// What runs.
@@ -209,21 +223,15 @@ impl Engine {
             }
             _ => Setup::new(&model, options)?,
         };
-        let binding = Binding::probe(&setup.plan)?;
+        let binding = Binding::probe(&setup.plan, &setup.memory.arena_bytes_by_node)?;
         let mut warnings = model.warnings.clone();
         warnings.extend(unlearned);
         warnings.extend(setup.machine.warnings.iter().cloned());
-        warnings.extend(binding.warning().map(str::to_owned));
+        warnings.extend(binding.warnings().iter().cloned());
         warnings.extend(setup.memory.warnings());
         warnings.extend(setup.reads.warnings.iter().cloned());
         let start_line = start_line(&setup);
-        let setting = Setting {
-            plan: setup.plan.clone(),
-            limits: setup.limits.clone(),
-            memory: setup.memory.clone(),
-            reads: setup.reads.words.clone(),
-            reads_at_once: options.reads.at_once(&setup.reads),
-        };
+        let setting = Setting::of(&setup, options);
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
         let uses = learned.as_deref().map(UseCounts::of_earlier);
@@ -242,16 +250,10 @@ impl Engine {
         };
         let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;
         warnings.extend(pipeline.warnings());
-        let guard = match options.guard_period {
-            None => None,
-            Some(period) => {
-                let caps = pipeline.caps();
-                let guard = Guard::start(&setup.memory, caps, &options.memory_root, period);
-                guard.map_err(thread_fault)?
-            }
-        };
+        let guard = start_guard(&pipeline, &setup.memory, options).map_err(thread_fault)?;
         let (commands, receiver) = unbounded();
         let gauges = pipeline.gauges().clone();
+        let arenas = named(pipeline.arenas());
         pipeline.warm(&warm(&uses, pipeline.limits()));
         let keeper = options.learn.clone().map(|file| Keeper::start(file, uses)).transpose();
         let keeper = keeper.map_err(thread_fault)?;
@@ -268,6 +270,7 @@ impl Engine {
             trace: options.trace,
             next_number: 0.into(),
             gauges,
+            arenas,
             isa,
             setting,
             start_line,
@@ -322,6 +325,14 @@ impl Engine {
         &self.gauges
     }
 
+    /// Makes all memory of the weights present and asks the kernel where it lies.
+    ///
+    /// # Errors
+    /// When the kernel doesn't say.
+    pub fn placement(&self) -> Result<PlacementReport, VerifyError> {
+        PlacementReport::of(&self.setting.plan, &self.arenas)
+    }
+
     fn submit(&self, request: &Request) -> Result<(u64, Receiver<Event>), EngineError> {
         self.check(request)?;
         let number = self.next_number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -362,6 +373,16 @@ impl Engine {
     }
 }
 
+/// The guard, unless it is left out or has nothing to look at.
+fn start_guard(
+    pipeline: &Pipeline,
+    memory: &MemoryTable,
+    options: &Options,
+) -> std::io::Result<Option<Guard>> {
+    let Some(period) = options.guard_period else { return Ok(None) };
+    Guard::start(memory, pipeline.caps(), &options.memory_root, period)
+}
+
 /// A thread besides the seats' that the system doesn't give.
 fn thread_fault(source: std::io::Error) -> StartError {
     StartError::Thread { seat: millstream_stages::ids::SeatId(u32::MAX), source }
@@ -387,6 +408,15 @@ fn warm(uses: &UseCounts, limits: &Limits) -> Vec<(LayerId, ExpertId)> {
     let mut experts: Vec<_> = limits.slots.iter().enumerate().flat_map(most_used).collect();
     experts.sort_unstable();
     experts.into_iter().map(|(_, layer, expert)| (layer, expert)).collect()
+}
+
+/// The arenas by what they hold.
+fn named(arenas: &[Arc<LayerArena>]) -> Vec<NamedArena> {
+    let name = |index: usize| match index {
+        0 => "ends".to_owned(),
+        _ => format!("layer {}", index - 1),
+    };
+    arenas.iter().enumerate().map(|(index, arena)| (name(index), arena.clone())).collect()
 }
 
 /// What helps against a context that is too short.

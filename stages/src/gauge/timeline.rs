@@ -155,7 +155,7 @@ mod tests {
         timeline.begin();
         let actor = ActorId { layer: LayerId(3), stage: StageKind::Matmul };
         let handled = Event::Handled { seat: 2, actor, sent_ns: 7, begin_ns: 8, end_ns: 9 };
-        [event(10), handled, event(11)].map(|event| timeline.add(event));
+        [event(10), handled, event(11)].into_iter().for_each(|event| timeline.add(event));
         assert_eq!(timeline.events(), [handled, event(10)]);
         timeline.begin();
         timeline.end();
