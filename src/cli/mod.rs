@@ -8,8 +8,8 @@
 //! | `inspect.rs` | `inspect`: what is in a model |
 //! | `convert.rs` | `convert`: a model into a pack |
 //! | `doctor.rs` | `doctor`: everything that is wrong with a model |
-//! | `bench.rs` | `bench`: what could be better, measured |
-//! | `topology.rs` | `topology`: the machine, and who would sit where |
+//! | `bench.rs`, `speed.rs`, `stream.rs` | `bench`: speed, and what could be better, measured |
+//! | `topology.rs` | `topology`: the machine, who would sit where, and where memory really lies |
 //! | `guard.rs` | ids that belong to another model are refused |
 //!
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 used wrongly.
@@ -23,6 +23,7 @@ mod inspect;
 mod plan;
 mod prompt;
 mod run;
+mod speed;
 mod stream;
 mod topology;
 
@@ -52,7 +53,7 @@ enum Command {
     Convert(convert::ConvertArgs),
     /// Say everything that is wrong with a model, and what to do about each
     Doctor(doctor::DoctorArgs),
-    /// Measure: what each eviction policy would have hit
+    /// Measure prefill and decode, beside what memory and drive give
     Bench(Box<bench::BenchArgs>),
     /// Show the machine and who would sit where
     Topology(topology::TopologyArgs),

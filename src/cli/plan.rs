@@ -51,7 +51,10 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         true => Ceilings::new(token, None, Err("--no-measure".into())),
         false => {
             let memory = bandwidth::memory_bytes_s(&setup.plan, setup.kernels);
-            let drive = bandwidth::drive_bytes_s(&expert_files(&model, &directory));
+            let drive = bandwidth::drive_bytes_s(
+                &expert_files(&model, &directory),
+                options.reads.at_once(&setup.reads),
+            );
             Ceilings::new(token, memory.ok(), drive)
         }
     };

@@ -107,8 +107,6 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     check("--forced", forced.as_deref().unwrap_or(&[]))?;
     let request = Request {
-        prompt_ids: prompt.ids,
-        max_tokens: args.max_tokens,
         sampling,
         stop_ids: match args.ignore_eos {
             true => vec![],
@@ -117,6 +115,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         forced,
         keep_logits: args.logits.is_some(),
         keep_trace: args.trace.is_some(),
+        ..Request::greedy(prompt.ids, args.max_tokens)
     };
 
     options.held_bytes = held_bytes();

@@ -39,7 +39,7 @@ pub use reads::{
     READERS_DEFAULT, READERS_MAX, ReadOptions, ReadsError, open_reader,
 };
 pub use request::{Answer, Finish, PositionTrace, Request};
-pub use statistics::{DecodeFigures, Statistics};
+pub use statistics::{PhaseFigures, Statistics};
 
 use crate::checkpoint::OpenError;
 use crate::learn::Uses;
@@ -48,15 +48,17 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use guard::Guard;
 use keeper::Keeper;
 use millstream_kernels::Isa;
+use millstream_stages::gauge::Gauges;
 use millstream_stages::ids::{ExpertId, LayerId};
 use millstream_stages::limits::Limits;
 use millstream_stages::load::ReadFault;
 use millstream_stages::pipeline::{Blueprint, StartError};
 use millstream_stages::threads::Pipeline;
 use millstream_stages::uses::UseCounts;
-use millstream_topology::TopologyError;
-use millstream_topology::arena::{ArenaError, Binding};
-use millstream_topology::plan::SeatHost;
+use millstream_topology::arena::{ArenaError, Binding, LayerArena};
+use millstream_topology::plan::{PlacementPlan, SeatHost};
+use millstream_topology::verify::{NamedArena, VerifyError};
+use millstream_topology::{PlacementReport, TopologyError};
 use scheduler::{Command, Scheduler};
 use sequence::Event;
 use std::ops::ControlFlow;
@@ -159,6 +161,33 @@ pub enum EngineError {
     Stopped,
 }
 
+/// What an engine runs with.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Who sits where.
+    pub plan: PlacementPlan,
+    /// Every bound.
+    pub limits: Limits,
+    /// Where the memory goes.
+    pub memory: MemoryTable,
+    /// How experts are read, in words.
+    pub reads: String,
+    /// Reads in flight at most, or threads that read.
+    pub reads_at_once: usize,
+}
+
+impl Setting {
+    fn of(setup: &Setup, options: &Options) -> Setting {
+        Setting {
+            plan: setup.plan.clone(),
+            limits: setup.limits.clone(),
+            memory: setup.memory.clone(),
+            reads: setup.reads.words.clone(),
+            reads_at_once: options.reads.at_once(&setup.reads),
+        }
+    }
+}
+
 /// A running engine.
 pub struct Engine {
     guard: Option<Guard>,
@@ -169,8 +198,12 @@ pub struct Engine {
     model_max: usize,
     trace: bool,
     next_number: std::sync::atomic::AtomicU64,
+    gauges: Arc<Gauges>,
+    arenas: Vec<NamedArena>,
     /// The instruction set of the kernels.
     pub isa: Isa,
+    /// What runs.
+    pub setting: Setting,
     /// What was resolved, for the start line.
     pub start_line: String,
     /// What went other than planned.
@@ -190,14 +223,15 @@ impl Engine {
             }
             _ => Setup::new(&model, options)?,
         };
-        let binding = Binding::probe(&setup.plan)?;
+        let binding = Binding::probe(&setup.plan, &setup.memory.arena_bytes_by_node)?;
         let mut warnings = model.warnings.clone();
         warnings.extend(unlearned);
         warnings.extend(setup.machine.warnings.iter().cloned());
-        warnings.extend(binding.warning().map(str::to_owned));
+        warnings.extend(binding.warnings().iter().cloned());
         warnings.extend(setup.memory.warnings());
         warnings.extend(setup.reads.warnings.iter().cloned());
         let start_line = start_line(&setup);
+        let setting = Setting::of(&setup, options);
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
         let uses = learned.as_deref().map(UseCounts::of_earlier);
@@ -216,15 +250,10 @@ impl Engine {
         };
         let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;
         warnings.extend(pipeline.warnings());
-        let guard = match options.guard_period {
-            None => None,
-            Some(period) => {
-                let caps = pipeline.caps();
-                let guard = Guard::start(&setup.memory, caps, &options.memory_root, period);
-                guard.map_err(thread_fault)?
-            }
-        };
+        let guard = start_guard(&pipeline, &setup.memory, options).map_err(thread_fault)?;
         let (commands, receiver) = unbounded();
+        let gauges = pipeline.gauges().clone();
+        let arenas = named(pipeline.arenas());
         pipeline.warm(&warm(&uses, pipeline.limits()));
         let keeper = options.learn.clone().map(|file| Keeper::start(file, uses)).transpose();
         let keeper = keeper.map_err(thread_fault)?;
@@ -240,7 +269,10 @@ impl Engine {
             model_max,
             trace: options.trace,
             next_number: 0.into(),
+            gauges,
+            arenas,
             isa,
+            setting,
             start_line,
             warnings,
         })
@@ -288,6 +320,19 @@ impl Engine {
         Ok(submitted.into_iter().map(|(_, events)| last(events)).collect())
     }
 
+    /// What the pipeline and the scheduler measure about themselves.
+    pub fn gauges(&self) -> &Gauges {
+        &self.gauges
+    }
+
+    /// Makes all memory of the weights present and asks the kernel where it lies.
+    ///
+    /// # Errors
+    /// When the kernel doesn't say.
+    pub fn placement(&self) -> Result<PlacementReport, VerifyError> {
+        PlacementReport::of(&self.setting.plan, &self.arenas)
+    }
+
     fn submit(&self, request: &Request) -> Result<(u64, Receiver<Event>), EngineError> {
         self.check(request)?;
         let number = self.next_number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -328,6 +373,16 @@ impl Engine {
     }
 }
 
+/// The guard, unless it is left out or has nothing to look at.
+fn start_guard(
+    pipeline: &Pipeline,
+    memory: &MemoryTable,
+    options: &Options,
+) -> std::io::Result<Option<Guard>> {
+    let Some(period) = options.guard_period else { return Ok(None) };
+    Guard::start(memory, pipeline.caps(), &options.memory_root, period)
+}
+
 /// A thread besides the seats' that the system doesn't give.
 fn thread_fault(source: std::io::Error) -> StartError {
     StartError::Thread { seat: millstream_stages::ids::SeatId(u32::MAX), source }
@@ -353,6 +408,15 @@ fn warm(uses: &UseCounts, limits: &Limits) -> Vec<(LayerId, ExpertId)> {
     let mut experts: Vec<_> = limits.slots.iter().enumerate().flat_map(most_used).collect();
     experts.sort_unstable();
     experts.into_iter().map(|(_, layer, expert)| (layer, expert)).collect()
+}
+
+/// The arenas by what they hold.
+fn named(arenas: &[Arc<LayerArena>]) -> Vec<NamedArena> {
+    let name = |index: usize| match index {
+        0 => "ends".to_owned(),
+        _ => format!("layer {}", index - 1),
+    };
+    arenas.iter().enumerate().map(|(index, arena)| (name(index), arena.clone())).collect()
 }
 
 /// What helps against a context that is too short.

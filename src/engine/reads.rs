@@ -81,6 +81,13 @@ impl Default for ReadOptions {
     }
 }
 
+impl ReadOptions {
+    /// Reads in flight at most, or threads that read, of a reader that was opened with these.
+    pub fn at_once(&self, opened: &OpenedReader) -> usize {
+        if opened.words.contains("uring") { self.io_depth } else { self.readers }
+    }
+}
+
 /// A file of a model.
 #[derive(Clone, Debug)]
 pub struct FileToRead {

@@ -6,7 +6,6 @@
 //! and Combine adds them in ascending id.
 
 use crate::compute::{ChosenRows, Compute, GatedUnit, UNITS_MAX};
-use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::limits::Limits;
 use crate::load::ExpertShape;
@@ -151,12 +150,10 @@ impl Stage for Matmul {
     }
 
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
-        let timer = StageTimer::start();
         match message {
             Message::Wave(wave) => self.take_wave(wave, seat),
             Message::Arrived(arrival) => self.take_arrival(arrival, seat),
             other => panic!("matmul takes waves and arrivals, not {other:?}"),
         }
-        timer.stop(&seat.gauges, StageKind::Matmul);
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::compute::Compute;
 use crate::foresight::Guess;
-use crate::gauge::Gauges;
+use crate::gauge::{Gauges, Recorder, now_ns};
 use crate::ids::{ExpertId, LayerId, SeatId, Tag};
 pub use crate::kind::{ActorId, STAGES, StageKind};
 use crate::load::{LoadDesk, LoadOrder, ReadFault, ReadJob};
@@ -80,6 +80,16 @@ pub struct Envelope {
     pub to: ActorId,
     /// What it says.
     pub message: Message,
+    /// When it was sent ([`now_ns`]). 0 on a seat's own run queue while the sender is still at it, and
+    /// for what a desk says to its own seat.
+    pub sent_ns: u64,
+}
+
+impl Envelope {
+    /// A message that is sent now to another thread's seat.
+    pub fn new(to: ActorId, message: Message) -> Envelope {
+        Envelope { to, message, sent_ns: now_ns() }
+    }
 }
 
 /// One (layer, stage) pair.
@@ -152,14 +162,20 @@ impl Outbox {
 
     /// Sends a message to an actor, wherever it sits.
     pub fn send(&mut self, layer: LayerId, stage: StageKind, tag: Tag, message: Message) {
-        let envelope = Envelope { to: ActorId { layer, stage }, message };
+        let to = ActorId { layer, stage };
         let seat = self.directory.seat_of[stage as usize];
         if seat == self.seat {
             assert!(self.local.len() < self.local.capacity(), "the run queue is too short");
-            self.local.push_back(envelope);
+            self.local.push_back(Envelope { to, message, sent_ns: 0 });
         } else {
-            self.directory.inboxes[seat.index()].deliver(tag, envelope);
+            self.directory.inboxes[seat.index()].deliver(tag, Envelope::new(to, message));
         }
+    }
+
+    /// The sender is done: what it sent to its own seat can be handled from now on.
+    pub fn stamp(&mut self, now_ns: u64) {
+        let unstamped = self.local.iter_mut().rev().take_while(|envelope| envelope.sent_ns == 0);
+        unstamped.for_each(|envelope| envelope.sent_ns = now_ns);
     }
 
     /// Moves a wave on to a stage.
@@ -183,8 +199,10 @@ pub struct SeatContext {
     pub compute: Option<Compute>,
     /// Reads; on the I/O seat only.
     pub desk: Option<LoadDesk>,
-    /// Counters and histograms.
+    /// Counters.
     pub gauges: Arc<Gauges>,
+    /// The seat's histograms.
+    pub recorder: Recorder,
 }
 
 impl SeatContext {

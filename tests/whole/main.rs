@@ -1,5 +1,6 @@
 //! Tests of the whole, in one binary: one link, shared support.
 
+mod bench;
 mod colibri;
 mod colibri_writer;
 mod command;

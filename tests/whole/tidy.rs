@@ -28,7 +28,7 @@ const HOMES: [(&str, &str); 11] = [
     ("rustix", "src/checkpoint/pack/ src/convert/"),
     ("xxhash_rust", "src/checkpoint/pack/"),
     ("indicatif", "src/cli/"),
-    ("hdrhistogram", "stages/src/gauge.rs"),
+    ("hdrhistogram", "stages/src/gauge/"),
     ("parking_lot", "stages/src/"),
 ];
 

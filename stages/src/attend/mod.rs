@@ -11,7 +11,6 @@ mod keys;
 mod latent;
 
 use crate::compute::{Compute, Product};
-use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::limits::{JOB_COLUMNS, Limits};
 use crate::placed::{PlacedHeads, PlacedRows, PlacedSlices, Placer};
@@ -301,7 +300,6 @@ impl Stage for Attend {
         let Message::Wave(mut wave) = message else {
             panic!("attend takes waves, not {message:?}")
         };
-        let timer = StageTimer::start();
         let (compute, outbox) = seat.compute();
         std::mem::swap(&mut self.buffers, &mut compute.attention);
         self.attend(&mut wave, compute);
@@ -311,6 +309,5 @@ impl Stage for Attend {
             None => StageKind::Matmul,
         };
         outbox.send_wave(self.layer, next, wave);
-        timer.stop(&seat.gauges, StageKind::Attend);
     }
 }
