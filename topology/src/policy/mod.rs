@@ -143,4 +143,6 @@ fn check(machine: &Machine, request: &PlanRequest) -> Result<(), TopologyError> 
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
