@@ -13,8 +13,8 @@ use millstream_kernels::Isa;
 use millstream_stages::foresight::Recording;
 use millstream_stages::prefetch::eviction::{EVICTIONS, EvictionPolicy};
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
-use millstream_topology::TopologyArg;
 use millstream_topology::memory::OwnMemory;
+use millstream_topology::{PlanRequest, TopologyArg};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,16 +48,34 @@ impl ModelFlag {
     }
 }
 
-/// How threads, memory and kernels are chosen.
+/// Who sits where.
 #[derive(Args, Debug)]
-pub struct EngineFlags {
-    /// auto, compact, spread, single, a MACHINE.xml, or a machine such as "pack:2 numa:1 core:8
-    /// pu:2" (a machine that isn't this one runs with virtual nodes)
+pub struct PlanFlags {
+    /// auto (striped on several nodes, else compact), striped, interleaved, spread, compact, single,
+    /// a MACHINE.xml, or a machine such as "pack:2 numa:1 core:8 pu:2" (a machine that isn't this
+    /// one runs with virtual nodes)
     #[arg(long, env = "MILLSTREAM_TOPOLOGY", default_value = "auto", value_name = "WHAT")]
     pub topology: TopologyArg,
     /// Compute threads in all [default: physical cores allowed to us]
     #[arg(long, env = "MILLSTREAM_THREADS", allow_negative_numbers = true, value_name = "N")]
     pub threads: Option<usize>,
+    /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
+    #[arg(long, env = "MILLSTREAM_SPIN_US", allow_negative_numbers = true, value_name = "N")]
+    pub spin_us: Option<u32>,
+}
+
+impl PlanFlags {
+    /// What they ask of a plan.
+    pub fn request(&self) -> PlanRequest {
+        PlanRequest { threads: self.threads, spin_us: self.spin_us, ..PlanRequest::default() }
+    }
+}
+
+/// How threads, memory and kernels are chosen.
+#[derive(Args, Debug)]
+pub struct EngineFlags {
+    #[command(flatten)]
+    pub plan: PlanFlags,
     /// Expert slots per layer [default: what memory allows]
     #[arg(
         long,
@@ -69,9 +87,6 @@ pub struct EngineFlags {
     /// All that the process may hold: 20GiB, 500MB or 80% of what is available [default: 80%]
     #[arg(long, env = "MILLSTREAM_MEMORY", allow_negative_numbers = true, value_parser = parse_memory, value_name = "SIZE")]
     pub memory: Option<MemoryBudget>,
-    /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
-    #[arg(long, env = "MILLSTREAM_SPIN_US", allow_negative_numbers = true, value_name = "N")]
-    pub spin_us: Option<u32>,
     /// Positions of a sequence, prompt and answer [default: the model's, at most 4096]
     #[arg(long, env = "MILLSTREAM_CONTEXT", allow_negative_numbers = true, value_name = "N")]
     pub context: Option<usize>,
@@ -178,9 +193,9 @@ impl EngineFlags {
             false => Err(Failure::Usage(format!("{flag} {value}: use 1 to {most}"))),
         };
         Ok(Options {
-            topology: self.topology.clone(),
-            threads: self.threads,
-            spin_us: self.spin_us,
+            topology: self.plan.topology.clone(),
+            threads: self.plan.threads,
+            spin_us: self.plan.spin_us,
             experts_per_layer: self.experts_per_layer,
             memory: self.memory,
             context: self.context,
@@ -259,7 +274,7 @@ fn parse_eviction(text: &str) -> Result<EvictionPolicy, String> {
 }
 
 /// `20GiB`, `1.5GB`, `4096` (bytes) or `80%`.
-fn parse_memory(text: &str) -> Result<MemoryBudget, String> {
+pub fn parse_memory(text: &str) -> Result<MemoryBudget, String> {
     let how = "use a size such as 20GiB or 500MB, or a share such as 80%";
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(number_end);

@@ -9,7 +9,7 @@
 //! | `convert.rs` | `convert`: a model into a pack |
 //! | `doctor.rs` | `doctor`: everything that is wrong with a model |
 //! | `bench.rs` | `bench`: what could be better, measured |
-//! | `topology.rs` | `topology`: the machine, and who would sit where |
+//! | `topology.rs` | `topology`: the machine, who would sit where, and where memory really lies |
 //! | `guard.rs` | ids that belong to another model are refused |
 //!
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 used wrongly.

@@ -1,24 +1,44 @@
-//! `topology`: the machine as a tree, with the plan drawn in.
+//! `topology`: the machine as a tree, with the plan drawn in; and whether memory lies as planned.
+//!
+//! `--verify` makes memory under the plan (a test arena, or with `-m` all arenas of a model as a run
+//! would), touches it and asks the kernel where its pages are. It fails if they are elsewhere.
 
-use super::{Failure, print};
+use super::flags::{PlanFlags, held_bytes, parse_memory};
+use super::{Failure, print, say};
+use crate::engine::{Engine, MemoryBudget, Model, Options};
 use clap::Args;
 use clap::builder::FalseyValueParser;
-use millstream_topology::plan::PlanRequest;
-use millstream_topology::{TopologyArg, TopologyError, policy, probe, render};
+use millstream_topology::arena::{ArenaBuilder, Binding};
+use millstream_topology::plan::PlacementPlan;
+use millstream_topology::{PlacementReport, TopologyError, render};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes of each segment of the test arena.
+const TEST_SEGMENT_BYTES: usize = 64 << 20;
 
 /// Arguments of `topology`.
 #[derive(Args, Debug)]
 pub struct TopologyArgs {
-    /// auto, compact, spread, single, a MACHINE.xml, or a machine such as "pack:2 numa:1 core:8
-    /// pu:2"
-    #[arg(long, env = "MILLSTREAM_TOPOLOGY", default_value = "auto", value_name = "WHAT")]
-    topology: TopologyArg,
-    /// Compute threads in all [default: physical cores allowed to us]
-    #[arg(long, env = "MILLSTREAM_THREADS", allow_negative_numbers = true, value_name = "N")]
-    threads: Option<usize>,
-    /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
-    #[arg(long, env = "MILLSTREAM_SPIN_US", allow_negative_numbers = true, value_name = "N")]
-    spin_us: Option<u32>,
+    #[command(flatten)]
+    plan: PlanFlags,
+    /// Make memory under the plan and ask the kernel where its pages are; fail if they are elsewhere
+    #[arg(long, env = "MILLSTREAM_VERIFY", value_parser = FalseyValueParser::new())]
+    verify: bool,
+    /// With --verify: the arenas of this model, as a run would make them, instead of a test arena
+    #[arg(short, long, env = "MILLSTREAM_MODEL", value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// With a model: expert slots per layer [default: what memory allows]
+    #[arg(
+        long,
+        env = "MILLSTREAM_EXPERTS_PER_LAYER",
+        allow_negative_numbers = true,
+        value_name = "N"
+    )]
+    experts_per_layer: Option<usize>,
+    /// With a model: all that the process may hold, as of `run` [default: 80%]
+    #[arg(long, env = "MILLSTREAM_MEMORY", allow_negative_numbers = true, value_parser = parse_memory, value_name = "SIZE")]
+    memory: Option<MemoryBudget>,
     /// Print one JSON object
     #[arg(long, env = "MILLSTREAM_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
@@ -30,24 +50,111 @@ impl From<TopologyError> for Failure {
     }
 }
 
+/// What `--verify` found.
+struct Verified {
+    plan: PlacementPlan,
+    report: PlacementReport,
+    warnings: Vec<String>,
+}
+
 /// Runs the command.
 pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
-    let machine = probe(&args.topology.source)?;
-    let request =
-        PlanRequest { threads: args.threads, spin_us: args.spin_us, ..PlanRequest::default() };
-    let plan = policy::plan(&machine, args.topology.policy, &request)?;
+    args.check()?;
+    let (machine, plan) = args.plan.topology.place(&args.plan.request())?;
+    let verified = match (args.verify, &args.model) {
+        (false, _) => None,
+        (true, None) => Some(verify_arena(&plan)?),
+        (true, Some(directory)) => Some(args.verify_model(directory)?),
+    };
+    let plan = verified.as_ref().map_or(plan, |verified| verified.plan.clone());
     if args.json {
-        let object = serde_json::json!({
+        let mut object = serde_json::json!({
             "machine": machine,
             "plan": plan,
             "plan_fingerprint": plan.fingerprint(),
         });
+        if let Some(verified) = &verified {
+            object["placement"] =
+                serde_json::to_value(&verified.report).map_err(Failure::failed)?;
+            object["warnings"] = verified.warnings.clone().into();
+        }
         let text = serde_json::to_string_pretty(&object).map_err(Failure::failed)?;
-        return print(&format!("{text}\n"));
+        print(&format!("{text}\n"))?;
+    } else {
+        print(&render(&machine, Some(&plan)))?;
+        for warning in machine.warnings.iter().chain(&plan.warnings) {
+            say(&format!("warning: {warning}"));
+        }
+        if let Some(verified) = &verified {
+            print(&verified.report.to_string())?;
+        }
     }
-    print(&render(&machine, Some(&plan)))?;
-    for warning in machine.warnings.iter().chain(&plan.warnings) {
-        super::say(&format!("warning: {warning}"));
+    verified.map_or(Ok(()), Verified::judge)
+}
+
+impl TopologyArgs {
+    /// Refuses flags that would do nothing; variables that are set for other commands may stay.
+    fn check(&self) -> Result<(), Failure> {
+        let given =
+            |is_given: bool, variable: &str| is_given && std::env::var_os(variable).is_none();
+        let needs = |flag: &str, other: &str| {
+            Err(Failure::Usage(format!("{flag} does nothing without {other}; add it")))
+        };
+        if !self.verify && given(self.model.is_some(), "MILLSTREAM_MODEL") {
+            return needs("--model", "--verify");
+        }
+        let models = self.verify && self.model.is_some();
+        if !models && given(self.experts_per_layer.is_some(), "MILLSTREAM_EXPERTS_PER_LAYER") {
+            return needs("--experts-per-layer", "--verify and --model");
+        }
+        if !models && given(self.memory.is_some(), "MILLSTREAM_MEMORY") {
+            return needs("--memory", "--verify and --model");
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Starts an engine as `run` would, and looks where its arenas are.
+    fn verify_model(&self, directory: &Path) -> Result<Verified, Failure> {
+        let options = Options {
+            topology: self.plan.topology.clone(),
+            threads: self.plan.threads,
+            spin_us: self.plan.spin_us,
+            experts_per_layer: self.experts_per_layer,
+            memory: self.memory,
+            held_bytes: held_bytes(),
+            ..Options::default()
+        };
+        let engine = Engine::start(Model::open(directory)?, &options)?;
+        let report = engine.placement().map_err(Failure::failed)?;
+        let warnings = engine.warnings.clone();
+        Ok(Verified { plan: engine.plan.clone(), report, warnings })
+    }
+}
+
+/// Makes a test arena under the plan and looks where it is.
+fn verify_arena(plan: &PlacementPlan) -> Result<Verified, Failure> {
+    let nodes = plan.nodes.len();
+    let binding = Binding::probe(plan, &vec![TEST_SEGMENT_BYTES as u64; nodes]);
+    let binding = binding.map_err(Failure::failed)?;
+    let mut builder = ArenaBuilder::new(nodes);
+    (0..nodes).for_each(|node| {
+        builder.region(node, TEST_SEGMENT_BYTES);
+    });
+    let arena = builder.build(&binding).map_err(Failure::failed)?;
+    let report = PlacementReport::of(plan, &[("test arena".to_owned(), Arc::new(arena))]);
+    let report = report.map_err(Failure::failed)?;
+    Ok(Verified { plan: plan.clone(), report, warnings: binding.warnings().to_vec() })
+}
+
+impl Verified {
+    fn judge(self) -> Result<(), Failure> {
+        self.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+        match self.report.is_as_planned {
+            Some(false) => Err(Failure::Failed(format!(
+                "memory isn't where the plan wants it: {}",
+                self.report.faults.join("; ")
+            ))),
+            _ => Ok(()),
+        }
+    }
 }

@@ -54,9 +54,10 @@ use millstream_stages::load::ReadFault;
 use millstream_stages::pipeline::{Blueprint, StartError};
 use millstream_stages::threads::Pipeline;
 use millstream_stages::uses::UseCounts;
-use millstream_topology::TopologyError;
-use millstream_topology::arena::{ArenaError, Binding};
-use millstream_topology::plan::SeatHost;
+use millstream_topology::arena::{ArenaError, Binding, LayerArena};
+use millstream_topology::plan::{PlacementPlan, SeatHost};
+use millstream_topology::verify::{NamedArena, VerifyError};
+use millstream_topology::{PlacementReport, TopologyError};
 use scheduler::{Command, Scheduler};
 use sequence::Event;
 use std::ops::ControlFlow;
@@ -169,6 +170,9 @@ pub struct Engine {
     model_max: usize,
     trace: bool,
     next_number: std::sync::atomic::AtomicU64,
+    arenas: Vec<NamedArena>,
+    /// Who sits where.
+    pub plan: PlacementPlan,
     /// The instruction set of the kernels.
     pub isa: Isa,
     /// What was resolved, for the start line.
@@ -190,14 +194,15 @@ impl Engine {
             }
             _ => Setup::new(&model, options)?,
         };
-        let binding = Binding::probe(&setup.plan)?;
+        let binding = Binding::probe(&setup.plan, &setup.memory.arena_bytes_by_node)?;
         let mut warnings = model.warnings.clone();
         warnings.extend(unlearned);
         warnings.extend(setup.machine.warnings.iter().cloned());
-        warnings.extend(binding.warning().map(str::to_owned));
+        warnings.extend(binding.warnings().iter().cloned());
         warnings.extend(setup.memory.warnings());
         warnings.extend(setup.reads.warnings.iter().cloned());
         let start_line = start_line(&setup);
+        let plan = setup.plan.clone();
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
         let uses = learned.as_deref().map(UseCounts::of_earlier);
@@ -225,6 +230,7 @@ impl Engine {
             }
         };
         let (commands, receiver) = unbounded();
+        let arenas = named(pipeline.arenas());
         pipeline.warm(&warm(&uses, pipeline.limits()));
         let keeper = options.learn.clone().map(|file| Keeper::start(file, uses)).transpose();
         let keeper = keeper.map_err(thread_fault)?;
@@ -240,6 +246,8 @@ impl Engine {
             model_max,
             trace: options.trace,
             next_number: 0.into(),
+            plan,
+            arenas,
             isa,
             start_line,
             warnings,
@@ -286,6 +294,14 @@ impl Engine {
             }
         };
         Ok(submitted.into_iter().map(|(_, events)| last(events)).collect())
+    }
+
+    /// Makes all memory of the weights present and asks the kernel where it lies.
+    ///
+    /// # Errors
+    /// When the kernel doesn't say.
+    pub fn placement(&self) -> Result<PlacementReport, VerifyError> {
+        PlacementReport::of(&self.plan, &self.arenas)
     }
 
     fn submit(&self, request: &Request) -> Result<(u64, Receiver<Event>), EngineError> {
@@ -353,6 +369,15 @@ fn warm(uses: &UseCounts, limits: &Limits) -> Vec<(LayerId, ExpertId)> {
     let mut experts: Vec<_> = limits.slots.iter().enumerate().flat_map(most_used).collect();
     experts.sort_unstable();
     experts.into_iter().map(|(_, layer, expert)| (layer, expert)).collect()
+}
+
+/// The arenas by what they hold.
+fn named(arenas: &[Arc<LayerArena>]) -> Vec<NamedArena> {
+    let name = |index: usize| match index {
+        0 => "ends".to_owned(),
+        _ => format!("layer {}", index - 1),
+    };
+    arenas.iter().enumerate().map(|(index, arena)| (name(index), arena.clone())).collect()
 }
 
 /// What helps against a context that is too short.

@@ -10,9 +10,9 @@ use millstream_stages::limits::Limits;
 use millstream_stages::load::ReadNeeds;
 use millstream_stages::prefetch::Lookahead;
 use millstream_stages::prefetch::eviction::EvictionPolicy;
+use millstream_topology::TopologyArg;
 use millstream_topology::machine::Machine;
 use millstream_topology::plan::{PlacementPlan, PlanRequest};
-use millstream_topology::{TopologyArg, policy, probe};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +120,6 @@ impl Setup {
     /// # Errors
     /// When an option can't be had here, or memory doesn't hold even one slot a layer.
     pub fn new(model: &Model, options: &Options) -> Result<Setup, EngineError> {
-        let machine = probe(&options.topology.source)?;
         let reads = (model.reader)(&options.reads)?;
         let geometry = reads.reader.geometry();
         // How many nodes there are changes nothing here: slices are cut alike for all.
@@ -131,7 +130,7 @@ impl Setup {
             io_is_light: reads.is_light && needs.all_straight() && !model.source.verifies_experts(),
             ..PlanRequest::default()
         };
-        let plan = policy::plan(&machine, options.topology.policy, &request)?;
+        let (machine, plan) = options.topology.place(&request)?;
         let isa = options.isa.unwrap_or_else(Isa::best);
         let kernels = Kernels::new(isa).ok_or(EngineError::Isa {
             isa,

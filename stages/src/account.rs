@@ -62,12 +62,16 @@ impl ArenaBytes {
     /// Bytes that the arena holds with so many slots filled. Segments are whole huge pages, because
     /// the first touch of one makes all of it present.
     pub fn with_slots(&self, slots: usize) -> u64 {
-        let segment = |&[resident, part]: &[usize; 2]| {
+        self.by_node_with_slots(slots).sum()
+    }
+
+    /// [`ArenaBytes::with_slots`] by node.
+    pub fn by_node_with_slots(&self, slots: usize) -> impl Iterator<Item = u64> + '_ {
+        self.nodes.iter().map(move |&[resident, part]| {
             let resident = resident.next_multiple_of(SLOT_ALIGN_BYTES) as u64;
             let slots = part.next_multiple_of(SLOT_ALIGN_BYTES) as u64 * slots as u64;
             (resident + slots).next_multiple_of(SEGMENT_ALIGN_BYTES as u64)
-        };
-        self.nodes.iter().map(segment).sum()
+        })
     }
 
     /// Bytes of one slot, over all nodes.

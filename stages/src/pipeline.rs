@@ -107,7 +107,7 @@ pub struct Assembly {
     pub waves: Vec<Box<Wave>>,
     /// The bounds, completed.
     pub limits: Limits,
-    /// The memory of the layers with experts.
+    /// All arenas: first the one outside of layers, then layer by layer.
     pub arenas: Vec<Arc<LayerArena>>,
 }
 
@@ -151,12 +151,18 @@ pub fn assemble(
     let limits = blueprint.limits.clone();
     let map = Arc::new(SliceMap::new(spec.slices, plan.nodes.len()));
     let needs = ReadNeeds::new(spec, &**source, map.nodes, reader.geometry());
-    let mut actors = end_actors(blueprint, &limits, &map)?;
+    let (mut actors, ends) = end_actors(blueprint, &limits, &map)?;
+    let mut arenas = vec![];
     // From the last to the first: a layer's router looks at the gates of the layers after it.
     let mut gates = vec![];
     for layer in (0..spec.layers.len()).rev() {
-        actors.extend(layer_actors(blueprint, &needs, &map, LayerId(layer as u32), &mut gates)?);
+        let id = LayerId(layer as u32);
+        let (of_layer, arena) = layer_actors(blueprint, &needs, &map, id, &mut gates)?;
+        actors.extend(of_layer);
+        arenas.push(arena);
     }
+    arenas.push(ends);
+    arenas.reverse();
     let (seat_of, seats) = seats_of(plan);
     let messages = limits.messages_max();
     let directory = Directory {
@@ -186,22 +192,24 @@ pub fn assemble(
         made.push(Seat::new(id, spec.layers.len(), mine, inbox.clone(), context));
     }
     let waves = (0..limits.waves_max as u32).map(|i| Box::new(Wave::new(i, spec, &limits)));
-    let arenas = gates.into_iter().map(|gate| gate.arena).collect();
     Ok(Assembly { seats: made, directory, gauges, waves: waves.collect(), limits, arenas })
 }
+
+/// Actors and the arena that they share.
+type Placed = (Vec<Box<dyn Stage>>, Arc<LayerArena>);
 
 /// Embed and Head, with the model's own arena.
 fn end_actors(
     blueprint: &Blueprint,
     limits: &Limits,
     map: &SliceMap,
-) -> Result<Vec<Box<dyn Stage>>, StartError> {
+) -> Result<Placed, StartError> {
     let Blueprint { spec, source, .. } = blueprint;
     let mut placer = Placer::new(map, spec, &**source, None);
     let EndWeights { table, head, norm } = EndWeights::place(&mut placer, spec)?;
     let arena = placer.finish(&blueprint.binding)?;
     let head = Head::new(head, norm, spec.final_norm_epsilon, limits, arena.clone());
-    Ok(vec![Box::new(Embed::new(table, arena)), Box::new(head)])
+    Ok((vec![Box::new(Embed::new(table, arena.clone())), Box::new(head)], arena))
 }
 
 /// All actors of one layer, with the layer's arena.
@@ -211,7 +219,7 @@ fn layer_actors(
     map: &Arc<SliceMap>,
     id: LayerId,
     gates: &mut Vec<GateView>,
-) -> Result<Vec<Box<dyn Stage>>, StartError> {
+) -> Result<Placed, StartError> {
     let Blueprint { spec, source, limits, .. } = blueprint;
     let layer = &spec.layers[id.index()];
     let mut placer = Placer::new(map, spec, &**source, Some(id));
@@ -257,13 +265,13 @@ fn layer_actors(
         );
         let router = Router::new(id, moe, limits, gate, bias, arena.clone(), foresight);
         actors.push(Box::new(router));
-        let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, residency, arena);
+        let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, residency, arena.clone());
         actors.push(Box::new(prefetcher));
         let straight = needs.straight[id.index()];
         let loader = Loader::new(id, slots, source.clone(), shape, map.clone(), straight);
         actors.push(Box::new(loader));
     }
-    Ok(actors)
+    Ok((actors, arena))
 }
 
 /// What a layer's router guesses with; `gates` are those of the layers after it. None where guesses

@@ -36,6 +36,7 @@ pub struct Pipeline {
     directory: Directory,
     gauges: Arc<Gauges>,
     limits: Limits,
+    arenas: Vec<Arc<LayerArena>>,
     /// Waves that are not in flight. Boxed, because the pipeline moves them by pointer.
     #[expect(clippy::vec_box, reason = "a wave's box goes through the rings")]
     idle: Vec<Box<Wave>>,
@@ -83,6 +84,7 @@ impl Pipeline {
             directory,
             gauges,
             limits,
+            arenas: arenas.clone(),
             idle: waves,
             in_flight: 0,
             spin,
@@ -115,11 +117,17 @@ impl Pipeline {
     fn populate(&mut self, arenas: Vec<Arc<LayerArena>>) -> Result<(), StartError> {
         let (control, gauges) = (self.control.clone(), self.gauges.clone());
         let body = move || {
-            for arena in arenas {
+            for arena in &arenas {
                 // Once slots give memory back, pages come when they are written; also where this is
                 // refused (an old kernel, no memory left).
                 let over = control.stop.load(Ordering::Acquire) || gauges.caps_taken() > 0;
                 if over || arena.populate().is_err() {
+                    break;
+                }
+            }
+            for arena in &arenas {
+                if let Err(error) = arena.settle() {
+                    control.warnings.lock().push(error.to_string());
                     return;
                 }
             }
@@ -205,6 +213,11 @@ impl Pipeline {
     /// The bounds.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// All arenas: first the one outside of layers, then layer by layer.
+    pub fn arenas(&self) -> &[Arc<LayerArena>] {
+        &self.arenas
     }
 
     /// The way to say how many slots may be used; for one owner.

@@ -34,15 +34,17 @@ pub const AXES: [&str; 8] =
 pub type Run = [usize; AXES.len()];
 
 const THREADS: [usize; 4] = [1, 2, 3, 5];
-const PLANS: [(&str, usize); 9] = [
+const PLANS: [(&str, usize); 11] = [
     ("compact", 1),
     ("compact", 2),
     ("compact", 3),
     ("compact", 4),
-    ("spread", 1),
-    ("spread", 2),
+    ("striped", 1),
+    ("striped", 2),
+    ("striped", 3),
+    ("striped", 4),
+    ("interleaved", 2),
     ("spread", 3),
-    ("spread", 4),
     ("single", 4),
 ];
 const SLOTS: [usize; 4] = [1, 2, TOP_K - 1, EXPERTS];

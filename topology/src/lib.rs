@@ -5,7 +5,7 @@
 //!   --threads N ... -----------------> PlanRequest ---------+--> policy::plan --> PlacementPlan
 //!                                                                                      |
 //!        crews and seats: pin_current_thread(cpu) <------------------------------------+
-//!        layers: Binding::probe(plan), ArenaBuilder::new(nodes) --> LayerArena <-------+
+//!        layers: Binding::probe(plan, bytes), ArenaBuilder::new(nodes) --> LayerArena <-------+
 //! ```
 //!
 //! | room | what it is |
@@ -20,6 +20,7 @@
 //! | [`plan`] | who sits where: what everything downstream obeys |
 //! | [`pin`] | pins a thread and looks whether it took |
 //! | [`arena`] | the memory of a layer: segments, resident regions, expert slots, leases |
+//! | [`verify`] | whether memory lies where the plan says |
 //! | [`render`](mod@render) | machine and plan as a tree for the terminal |
 //!
 //! This crate knows nothing of models, files of weights or kernels. It is Linux only. A machine is
@@ -41,12 +42,14 @@ pub mod probe;
 pub mod render;
 pub mod synthetic;
 pub mod sysfs;
+pub mod verify;
 
 pub use affinity::AffinityMask;
 pub use cpuset::{CpuId, CpuSet, NodeId};
 pub use machine::Machine;
 pub use pin::{PinError, pin_current_thread};
-pub use plan::{PlacementPlan, PlanNode, PlanRequest, Seat, SeatHost};
+pub use plan::{MemoryPolicy, PlacementPlan, PlanNode, PlanRequest, Seat, SeatHost};
 pub use policy::PolicyName;
 pub use probe::{MachineSource, TopologyArg, TopologyError, probe};
 pub use render::render;
+pub use verify::PlacementReport;

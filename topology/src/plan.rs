@@ -29,6 +29,8 @@ pub struct PlanRequest {
 pub struct PlacementPlan {
     /// Name of the policy that made it; what `auto` chose, not `auto`.
     pub policy: &'static str,
+    /// Which node the pages of the arenas come from.
+    pub memory_policy: MemoryPolicy,
     /// The machine in one line.
     pub machine_summary: String,
     /// The nodes are not this machine's: segments, crews and cursors are real, binding and pinning
@@ -48,6 +50,40 @@ pub struct PlacementPlan {
     pub spin_us: u32,
     /// What the user should know: fallbacks, clamps, nodes left out.
     pub warnings: Vec<String>,
+}
+
+/// Which node the pages of the arenas come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryPolicy {
+    /// Each segment from its own node: a crew reads only its node's memory.
+    Striped,
+    /// Every segment from all nodes of the plan in turn, by the kernel's weights where those differ.
+    Interleaved,
+    /// From the plan's only node, and from the others when it is full.
+    Local,
+    /// From the node of whichever thread touches a page first: nothing is bound.
+    FirstTouch,
+}
+
+/// Every memory policy.
+pub const MEMORY_POLICIES: [MemoryPolicy; 4] = [
+    MemoryPolicy::Striped,
+    MemoryPolicy::Interleaved,
+    MemoryPolicy::Local,
+    MemoryPolicy::FirstTouch,
+];
+
+impl MemoryPolicy {
+    /// As plans are written.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryPolicy::Striped => "striped",
+            MemoryPolicy::Interleaved => "interleaved",
+            MemoryPolicy::Local => "local",
+            MemoryPolicy::FirstTouch => "first_touch",
+        }
+    }
 }
 
 /// One node of a plan.
@@ -108,7 +144,8 @@ impl PlacementPlan {
     /// Sixteen hex digits that are equal for plans that place alike, whatever their wording.
     pub fn fingerprint(&self) -> String {
         let mut hash = StableHash::new();
-        hash.text(self.policy).flag(self.virtual_nodes).number(self.nodes.len() as u64);
+        hash.text(self.policy).text(self.memory_policy.name());
+        hash.flag(self.virtual_nodes).number(self.nodes.len() as u64);
         for node in &self.nodes {
             hash.number(node.node.0.into()).number(node.memory.0.into());
             hash.number(node.workers.len() as u64);
@@ -154,6 +191,8 @@ impl PlacementPlan {
         )?;
         check(!self.virtual_nodes || pinned.is_empty(), "virtual nodes pin nothing")?;
         check(self.is_pinned() || self.spin_us == 0, "threads without a CPU of their own park")?;
+        let local = self.memory_policy == MemoryPolicy::Local;
+        check(!local || self.nodes.len() == 1, "local memory is that of one node")?;
         Ok(())
     }
 }

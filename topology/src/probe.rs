@@ -4,6 +4,7 @@
 //! that is built in, and through the kernel's files where it isn't or fails.
 
 use crate::machine::Machine;
+use crate::plan::{PlacementPlan, PlanRequest};
 use crate::policy::{self, PolicyName};
 use crate::{synthetic, sysfs};
 use std::path::{Path, PathBuf};
@@ -102,6 +103,18 @@ impl FromStr for TopologyArg {
     }
 }
 
+impl TopologyArg {
+    /// Looks at the machine and plans for it.
+    ///
+    /// # Errors
+    /// When the machine can't be read, or no plan for it can grant the request.
+    pub fn place(&self, request: &PlanRequest) -> Result<(Machine, PlacementPlan), TopologyError> {
+        let machine = probe(&self.source)?;
+        let plan = policy::plan(&machine, self.policy, request)?;
+        Ok((machine, plan))
+    }
+}
+
 /// Looks at a machine.
 ///
 /// # Errors
@@ -173,7 +186,9 @@ mod tests {
     #[test]
     fn unknown_name_lists_the_known_ones() {
         let error = "sprad".parse::<TopologyArg>().unwrap_err().to_string();
-        for name in ["sprad", "auto", "compact", "spread", "single", ".xml", "pack:2"] {
+        for name in
+            ["sprad", "auto", "compact", "striped", "interleaved", "single", ".xml", "pack:2"]
+        {
             assert!(error.contains(name), "{error}");
         }
     }

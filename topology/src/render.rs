@@ -157,12 +157,13 @@ fn plan_lines(plan: &PlacementPlan) -> String {
     let per_node = plan.threads_per_node().iter().map(ToString::to_string).collect::<Vec<_>>();
     writeln!(
         out,
-        "plan {} ({}): {} compute threads ({} per node), {pinned}, spin {} us",
+        "plan {} ({}): {} compute threads ({} per node), {pinned}, spin {} us, memory {}",
         plan.policy,
         plan.fingerprint(),
         plan.threads,
         per_node.join("+"),
-        plan.spin_us
+        plan.spin_us,
+        plan.memory_policy.name().replace('_', " ")
     )
     .expect("a string takes all");
     writeln!(out, "seats: residency {}, I/O {}", host(plan.residency), host(plan.io))
@@ -234,7 +235,7 @@ mod tests {
          ├─ core  cpu 4 worker, cpu 5
          └─ core  cpu 6 (not allowed), cpu 7 (not allowed)
 memory: 100 GiB available of 128 GiB; CPUs allowed: 0-5 of 0-7
-plan spread ({}): 2 compute threads (1+1 per node), pinned, spin 50 us
+plan striped ({}): 2 compute threads (1+1 per node), pinned, spin 50 us, memory striped
 seats: residency on the leader, I/O own thread on cpu 2
 ",
             plan.fingerprint()

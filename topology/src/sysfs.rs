@@ -132,6 +132,22 @@ pub(crate) fn nodes(root: &Path) -> Vec<Node> {
     ids.iter().map(node).collect()
 }
 
+/// What a node can give now: free pages and cached files, less 2 % that the kernel keeps for itself.
+/// `None` where the kernel doesn't say.
+pub(crate) fn node_available_bytes(root: &Path, node: NodeId) -> Option<u64> {
+    let path = root.join(format!("sys/devices/system/node/node{node}/meminfo"));
+    let meminfo = fs::read_to_string(path).ok()?;
+    let bytes = |key: &str| meminfo_bytes(&meminfo, key);
+    let files = bytes("Active(file):").unwrap_or(0) + bytes("Inactive(file):").unwrap_or(0);
+    let kept = bytes("MemTotal:")? / 50;
+    Some((bytes("MemFree:")? + files).saturating_sub(kept))
+}
+
+/// The kernel's weight of a node for weighted interleaving; `None` where it has none.
+pub(crate) fn interleave_weight(root: &Path, node: NodeId) -> Option<u32> {
+    value(root.join(format!("sys/kernel/mm/mempolicy/weighted_interleave/node{node}")))
+}
+
 /// Disks: block devices that hang on hardware (loop, RAM and mapped devices have no `device`).
 pub(crate) fn drives(root: &Path) -> Vec<Drive> {
     let entries = fs::read_dir(root.join("sys/block")).into_iter().flatten().flatten();

@@ -111,6 +111,16 @@ impl Demand<'_> {
         &self.arenas[1..]
     }
 
+    /// Bytes of all arenas with so many slots in each layer, by plan node.
+    fn by_node(&self, slots: &[usize]) -> Vec<u64> {
+        let mut sums = vec![0; self.plan.nodes.len()];
+        for (arena, &slots) in self.arenas.iter().zip(std::iter::once(&0).chain(slots)) {
+            let bytes = arena.by_node_with_slots(slots);
+            sums.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum += bytes);
+        }
+        sums
+    }
+
     /// As few slots as may be: as many as were asked for, or one a layer.
     fn least(&self) -> Vec<usize> {
         let slots = self.options.experts_per_layer.unwrap_or(1);
@@ -191,6 +201,7 @@ impl Demand<'_> {
             slots: limits.slots.clone(),
             experts: self.layers().iter().map(|layer| layer.experts).collect(),
             slot_bytes: self.layers().iter().map(ArenaBytes::slot_bytes).collect(),
+            arena_bytes_by_node: self.by_node(&limits.slots),
             budget,
             available,
             prefill_chunk: limits.rows_max.min(self.options.prefill_chunk),

@@ -27,6 +27,8 @@ pub struct MemoryTable {
     pub experts: Vec<usize>,
     /// Bytes of one slot, by layer.
     pub slot_bytes: Vec<u64>,
+    /// Bytes of all arenas, by plan node.
+    pub arena_bytes_by_node: Vec<u64>,
     /// What the process may hold.
     pub budget: u64,
     /// What was available when the table was made.

@@ -21,7 +21,9 @@ use crate::wave::{Row, Wave};
 use millstream_kernels::{Isa, Kernels, ScaleType, WeightFormat};
 use millstream_topology::arena::Binding;
 use millstream_topology::cpuset::NodeId;
-use millstream_topology::plan::{PlacementPlan, PlanNode, Seat as LeaderSeat, SeatHost};
+use millstream_topology::plan::{
+    MemoryPolicy, PlacementPlan, PlanNode, Seat as LeaderSeat, SeatHost,
+};
 use std::sync::Arc;
 
 /// Tokens of the three sequences that every run feeds.
@@ -147,6 +149,7 @@ impl Case {
         };
         let plan = PlacementPlan {
             policy: "simulated",
+            memory_policy: MemoryPolicy::FirstTouch,
             machine_summary: "simulated".into(),
             virtual_nodes: true,
             threads: 1 + nodes.iter().map(|node| node.workers.len()).sum::<usize>(),

@@ -1,62 +1,90 @@
-//! May memory be bound to NUMA nodes here, and the system call that does it.
+//! May memory be bound to NUMA nodes here, and which policy each segment of an arena gets.
 //!
 //! Owned by whoever builds arenas: one [`Binding`] is probed from the plan at start and handed to
-//! every [`super::ArenaBuilder::build`]. Binding is off for virtual nodes, for one node, and where
-//! the kernel says "not permitted" (containers) or has no such call; results are the same bytes,
-//! only slower. Any other refusal is a bug and an error: an invalid argument read as "unsupported"
-//! would hide a misplaced model for ever.
+//! every [`super::ArenaBuilder::build`]. Binding is off for virtual nodes, where the plan leaves
+//! memory to the kernel, and where the kernel says "not permitted" (containers) or has no such call;
+//! results are the same bytes, only slower. Any other refusal is a bug and an error: an invalid
+//! argument read as "unsupported" would hide a misplaced model for ever.
 //!
-//! The policy is MPOL_BIND: pages come from the node or, when it is full, from what the kernel can
-//! reclaim there. The engine's memory budget is per node for that reason.
-#![allow(unsafe_code)]
+//! | memory policy | segments | kernel's policy |
+//! |---|---|---|
+//! | striped | each from its node | MPOL_BIND until the arena [settles](super::LayerArena::settle), then MPOL_PREFERRED |
+//! | interleaved | from all nodes in turn | MPOL_WEIGHTED_INTERLEAVE where the kernel's weights differ, else MPOL_INTERLEAVE |
+//! | local | from the one node first | MPOL_PREFERRED |
+//! | first touch | not bound | none |
+//!
+//! MPOL_BIND makes the kernel drop cached files of a node rather than take pages from another, which
+//! is wanted while a model comes in; but on a node that is really full it kills the process. So it is
+//! used only where the node has room for all that the plan puts there, and only until the pages are
+//! there. Elsewhere MPOL_PREFERRED takes what doesn't fit from other nodes, and a warning says so.
 
 use super::ArenaError;
+use super::calls::{MPOL_WEIGHTED_INTERLEAVE, Target, bind_pages};
 use super::layout::Span;
 use super::mapping::Mapping;
 use crate::cpuset::NodeId;
-use crate::plan::PlacementPlan;
+use crate::plan::{MemoryPolicy, PlacementPlan};
+use crate::sysfs;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 
 /// Whether, and where, segments are bound.
 #[derive(Clone, Debug)]
 pub struct Binding {
     /// Per segment its policy; empty means off.
     targets: Vec<Target>,
-    warning: Option<String>,
+    warnings: Vec<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Target {
-    mode: libc::c_int,
-    node: NodeId,
+/// What came of trying a policy out.
+enum Trial {
+    Granted,
+    /// Off, with the reason.
+    Refused(String),
 }
 
 impl Binding {
     /// No binding: pages come from the node that touches them first.
     pub fn off() -> Binding {
-        Binding { targets: Vec::new(), warning: None }
+        Binding { targets: Vec::new(), warnings: Vec::new() }
     }
 
-    /// Decides from the plan and from trying it out on an aligned page of every node.
+    /// Decides from the plan, from the room that nodes have for `bytes` (what all arenas together
+    /// will hold, by plan node), and from trying policies out on an aligned page.
     ///
     /// # Errors
     /// When the kernel refuses for another reason than permission.
-    pub fn probe(plan: &PlacementPlan) -> Result<Binding, ArenaError> {
-        if plan.virtual_nodes || plan.nodes.len() < 2 {
+    ///
+    /// # Panics
+    /// When `bytes` isn't one number for each node of the plan.
+    pub fn probe(plan: &PlacementPlan, bytes: &[u64]) -> Result<Binding, ArenaError> {
+        Binding::probe_below(Path::new("/"), plan, bytes)
+    }
+
+    /// [`Binding::probe`] with the kernel's files below another root.
+    fn probe_below(
+        root: &Path,
+        plan: &PlacementPlan,
+        bytes: &[u64],
+    ) -> Result<Binding, ArenaError> {
+        assert_eq!(bytes.len(), plan.nodes.len(), "bytes by plan node");
+        if plan.virtual_nodes {
             return Ok(Binding::off());
         }
-        let target = |node: NodeId| Target { mode: libc::MPOL_BIND, node };
-        let targets: Vec<Target> = plan.nodes.iter().map(|node| target(node.memory)).collect();
-        for &target in &targets {
-            let page = Mapping::new(1)?;
-            let (address, bytes) = page.whole();
-            if let Err(error) = bind_pages(address, bytes, target) {
-                let node = target.node;
-                let warning = refusal(node, error)?;
-                return Ok(Binding { targets: Vec::new(), warning: Some(warning) });
+        let (mut targets, mut warnings) = targets(root, plan, bytes);
+        let mut tried: Vec<Target> = Vec::new();
+        for target in &mut targets {
+            if tried.contains(target) {
+                continue;
             }
+            if let Trial::Refused(warning) = try_out(target)? {
+                return Ok(Binding { targets: Vec::new(), warnings: vec![warning] });
+            }
+            tried.push(target.clone());
         }
-        Ok(Binding { targets, warning: None })
+        warnings.dedup();
+        Ok(Binding { targets, warnings })
     }
 
     /// Segments will be bound.
@@ -64,32 +92,120 @@ impl Binding {
         !self.targets.is_empty()
     }
 
-    /// Why binding is off although the plan has several real nodes.
-    pub fn warning(&self) -> Option<&str> {
-        self.warning.as_deref()
+    /// Why memory is not bound as the plan says.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
-    /// Binds the segments of a mapping that nothing has touched yet; true if it did. The slack
-    /// before the first and after the last segment goes with its neighbour, so that a layer costs
-    /// the kernel one mapping per node and not two more.
+    /// Binds the segments of a mapping that nothing has touched yet; true if it did.
     pub(super) fn apply(&self, mapping: &Mapping, segments: &[Span]) -> Result<bool, ArenaError> {
+        for (target, from, bytes) in self.ranges(mapping, segments) {
+            bind_pages(from, bytes, target)
+                .map_err(|source| ArenaError::Bind { node: target.nodes[0], source })?;
+        }
+        Ok(self.is_on())
+    }
+
+    /// Pages that come later prefer their node and are taken from others when it is full.
+    pub(super) fn relax(&self, mapping: &Mapping, segments: &[Span]) -> Result<(), ArenaError> {
+        let strict = |target: &Target| target.mode == libc::MPOL_BIND;
+        for (target, from, bytes) in self.ranges(mapping, segments) {
+            if strict(target) {
+                let relaxed = Target { mode: libc::MPOL_PREFERRED, nodes: target.nodes.clone() };
+                bind_pages(from, bytes, &relaxed)
+                    .map_err(|source| ArenaError::Bind { node: target.nodes[0], source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is bound as one: (target, address, bytes). Neighbours that are bound alike go together,
+    /// and the slack before the first and after the last segment goes with its neighbour, so that a
+    /// layer costs the kernel one mapping per node and not two more.
+    fn ranges(&self, mapping: &Mapping, segments: &[Span]) -> Vec<(&Target, usize, usize)> {
         if !self.is_on() {
-            return Ok(false);
+            return Vec::new();
         }
         assert_eq!(self.targets.len(), segments.len(), "the binding was probed for this plan");
         let (start, bytes) = mapping.whole();
         let base = mapping.pointer(segments[0]).addr();
-        for (index, (&target, segment)) in self.targets.iter().zip(segments).enumerate() {
-            let from = if index == 0 { start } else { base + segment.offset };
+        let mut ranges: Vec<(&Target, usize, usize)> = Vec::new();
+        let mut from = start;
+        for (index, (target, segment)) in self.targets.iter().zip(segments).enumerate() {
             let is_last = index + 1 == segments.len();
             let to = if is_last { start + bytes } else { base + segment.offset + segment.bytes };
-            if from < to {
-                let node = target.node;
-                bind_pages(from, to - from, target)
-                    .map_err(|source| ArenaError::Bind { node, source })?;
+            match ranges.last_mut() {
+                Some((last, _, bytes)) if *last == target => *bytes += to - from,
+                _ if from < to => ranges.push((target, from, to - from)),
+                _ => {}
             }
+            from = to;
         }
-        Ok(true)
+        ranges
+    }
+}
+
+/// Each segment's policy, and what the user should know of it.
+fn targets(root: &Path, plan: &PlacementPlan, bytes: &[u64]) -> (Vec<Target>, Vec<String>) {
+    let one = |mode, node| Target { mode, nodes: vec![node] };
+    let nodes = plan.nodes.iter().map(|node| node.memory);
+    match plan.memory_policy {
+        MemoryPolicy::FirstTouch => (Vec::new(), Vec::new()),
+        MemoryPolicy::Local => (nodes.map(|n| one(libc::MPOL_PREFERRED, n)).collect(), Vec::new()),
+        MemoryPolicy::Interleaved => {
+            let all: BTreeSet<NodeId> = nodes.collect();
+            let weights: BTreeSet<u32> =
+                all.iter().filter_map(|&node| sysfs::interleave_weight(root, node)).collect();
+            let mode =
+                if weights.len() > 1 { MPOL_WEIGHTED_INTERLEAVE } else { libc::MPOL_INTERLEAVE };
+            let target = Target { mode, nodes: all.into_iter().collect() };
+            (vec![target; plan.nodes.len()], Vec::new())
+        }
+        MemoryPolicy::Striped => {
+            let full = full_nodes(root, plan, bytes);
+            let mode = |node| match full.contains_key(&node) {
+                true => libc::MPOL_PREFERRED,
+                false => libc::MPOL_BIND,
+            };
+            let targets = nodes.map(|node| one(mode(node), node)).collect();
+            (targets, full.into_values().collect())
+        }
+    }
+}
+
+/// Nodes that haven't the room for what the plan puts there, each with its warning.
+fn full_nodes(root: &Path, plan: &PlacementPlan, bytes: &[u64]) -> BTreeMap<NodeId, String> {
+    let mut needed: BTreeMap<NodeId, u64> = BTreeMap::new();
+    for (node, bytes) in plan.nodes.iter().zip(bytes) {
+        *needed.entry(node.memory).or_default() += bytes;
+    }
+    let mib = |bytes: u64| bytes >> 20;
+    let lacks = |(node, needed): (NodeId, u64)| {
+        let room = sysfs::node_available_bytes(root, node)?;
+        let warning = format!(
+            "node {node} has room for {} MiB and its share of the model takes {}: what doesn't fit \
+             goes to other nodes; free memory there, or lower --memory",
+            mib(room),
+            mib(needed)
+        );
+        (room < needed).then_some((node, warning))
+    };
+    needed.into_iter().filter_map(lacks).collect()
+}
+
+/// Tries a policy out on a page; weights that the kernel doesn't know become equal ones.
+fn try_out(target: &mut Target) -> Result<Trial, ArenaError> {
+    let page = Mapping::new(1)?;
+    let (address, bytes) = page.whole();
+    let mut outcome = bind_pages(address, bytes, target);
+    let invalid = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    if target.mode == MPOL_WEIGHTED_INTERLEAVE && outcome.as_ref().is_err_and(invalid) {
+        target.mode = libc::MPOL_INTERLEAVE;
+        outcome = bind_pages(address, bytes, target);
+    }
+    match outcome {
+        Ok(()) => Ok(Trial::Granted),
+        Err(error) => refusal(target.nodes[0], error).map(Trial::Refused),
     }
 }
 
@@ -107,127 +223,23 @@ fn refusal(node: NodeId, source: io::Error) -> Result<String, ArenaError> {
     }
 }
 
-/// mbind(2) on whole pages.
-fn bind_pages(address: usize, bytes: usize, target: Target) -> io::Result<()> {
-    const WORD_BITS: usize = libc::c_ulong::BITS as usize;
-    let node = target.node.index();
-    let mut mask = vec![0 as libc::c_ulong; node / WORD_BITS + 1];
-    mask[node / WORD_BITS] |= 1 << (node % WORD_BITS);
-    // The kernel reads one bit less than `maxnode` says.
-    let bits = mask.len() * WORD_BITS + 1;
-    // SAFETY:
-    // - mbind changes where pages of the range come from, never their contents; no flag asks to
-    //   move pages.
-    // - the range is part of a live `Mapping`: both callers take it from `whole` and `pointer`.
-    // - `mask` holds `bits - 1` bits and outlives the call, which only reads it.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_mbind,
-            address as *mut libc::c_void,
-            bytes,
-            libc::c_long::from(target.mode),
-            mask.as_ptr(),
-            bits,
-            0usize,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Two segments with different policies for the first node; `None` where binding isn't permitted.
 #[cfg(all(test, not(loom)))]
 pub(super) fn alternating_for_tests() -> Option<Binding> {
-    let node = crate::sysfs::nodes(std::path::Path::new("/")).first()?.id;
-    let targets = [libc::MPOL_BIND, libc::MPOL_PREFERRED].map(|mode| Target { mode, node });
-    let page = Mapping::new(1).expect("one unit can be mapped");
-    let (address, bytes) = page.whole();
-    let may = targets.iter().all(|&target| bind_pages(address, bytes, target).is_ok());
-    may.then(|| Binding { targets: targets.to_vec(), warning: None })
+    let node = crate::sysfs::nodes(Path::new("/")).first()?.id;
+    let targets = [libc::MPOL_BIND, libc::MPOL_PREFERRED].map(|mode| one_node(mode, node));
+    let may = targets.iter().all(|target| {
+        let page = Mapping::new(1).expect("one unit can be mapped");
+        let (address, bytes) = page.whole();
+        bind_pages(address, bytes, target).is_ok()
+    });
+    may.then(|| Binding { targets: targets.to_vec(), warnings: Vec::new() })
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::plan::{PlanNode, Seat, SeatHost};
-
-    fn plan(nodes: &[u32], virtual_nodes: bool) -> PlacementPlan {
-        let node = |&id: &u32| PlanNode {
-            node: NodeId(id),
-            memory: NodeId(id),
-            memory_bytes: None,
-            workers: Vec::new(),
-        };
-        PlacementPlan {
-            policy: "test",
-            machine_summary: String::new(),
-            virtual_nodes,
-            nodes: nodes.iter().map(node).collect(),
-            leader: Seat { node: 0, cpu: None },
-            residency: SeatHost::Leader,
-            io: SeatHost::Leader,
-            threads: 1,
-            spin_us: 0,
-            warnings: Vec::new(),
-        }
-    }
-
-    /// True if the kernel lets this process bind to the node at all.
-    fn may_bind(node: NodeId) -> bool {
-        let page = Mapping::new(1).unwrap();
-        let (address, bytes) = page.whole();
-        bind_pages(address, bytes, Target { mode: libc::MPOL_BIND, node }).is_ok()
-    }
-
-    #[test]
-    fn only_a_refusal_that_means_not_permitted_turns_binding_off() {
-        let table = [
-            (libc::EPERM, true),
-            (libc::ENOSYS, true),
-            (libc::EINVAL, false),
-            (libc::EFAULT, false),
-            (libc::ENOMEM, false),
-            (libc::EIO, false),
-        ];
-        for (code, off) in table {
-            let result = refusal(NodeId(1), io::Error::from_raw_os_error(code));
-            assert_eq!(result.is_ok(), off, "{code}: {result:?}");
-        }
-    }
-
-    #[test]
-    fn virtual_nodes_and_one_node_are_not_bound() {
-        for plan in [plan(&[0, 1, 2], true), plan(&[0], false)] {
-            let binding = Binding::probe(&plan).unwrap();
-            assert!(!binding.is_on() && binding.warning().is_none());
-        }
-    }
-
-    #[test]
-    fn node_that_does_not_exist_is_an_error_that_names_it() {
-        if !may_bind(NodeId(0)) {
-            println!("this kernel doesn't let us bind to node 0: nothing to check");
-            return;
-        }
-        for absent in [63, 64, 900] {
-            let error = Binding::probe(&plan(&[0, absent], false)).unwrap_err().to_string();
-            assert!(error.contains(&format!("NUMA node {absent}")), "{error}");
-        }
-    }
-
-    #[test]
-    fn bound_arena_holds_what_is_written() {
-        let Some(binding) = alternating_for_tests() else {
-            println!("this kernel doesn't let us bind: nothing to check");
-            return;
-        };
-        let mut builder = super::super::ArenaBuilder::new(2);
-        let regions = [builder.region(0, 3 << 20), builder.region(1, 10)];
-        let mut arena = builder.build(&binding).unwrap();
-        assert!(arena.is_bound());
-        for (region, byte) in regions.into_iter().zip([5, 6]) {
-            arena.region_mut(region).fill(byte);
-        }
-        let whole = |region, byte| arena.region(region).iter().all(|&b| b == byte);
-        assert!(whole(regions[0], 5) && whole(regions[1], 6));
-    }
+fn one_node(mode: libc::c_int, node: NodeId) -> Target {
+    Target { mode, nodes: vec![node] }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

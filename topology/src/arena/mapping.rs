@@ -96,7 +96,7 @@ impl Mapping {
 }
 
 /// The size of a page of the kernel.
-fn page_bytes() -> usize {
+pub(super) fn page_bytes() -> usize {
     // SAFETY:
     // - sysconf reads a constant of the system and touches no memory of ours.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

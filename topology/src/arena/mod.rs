@@ -27,7 +27,9 @@
 //! |---|---|
 //! | `layout` | who lies where: pure arithmetic, and the builder |
 //! | `mapping` | the anonymous mapping, 2 MiB aligned |
-//! | `bind` | may memory be bound to nodes here, and the call that does it |
+//! | `bind` | may memory be bound to nodes here, and which policy each segment gets |
+//! | `calls` | the kernel's calls for that, and the one that says where pages are |
+//! | `pages` | on which node the pages of an arena really are |
 //! | `slot` | the state of a slot in one word, model-checked with loom |
 //! | `lease` | the right to fill or read a slot, as a value |
 //! | `bounce` | memory for reads that can't go into a slot as they are |
@@ -35,9 +37,11 @@
 
 mod bind;
 mod bounce;
+mod calls;
 mod layout;
 mod lease;
 mod mapping;
+mod pages;
 mod slot;
 mod sync;
 
@@ -46,6 +50,7 @@ pub use bounce::Bounce;
 pub use layout::{ArenaBuilder, REGION_ALIGN_BYTES, RegionId, SLOT_ALIGN_BYTES};
 pub use lease::{FillLease, ReadLease};
 pub use mapping::SEGMENT_ALIGN_BYTES;
+pub use pages::{HugePages, PageShares};
 
 use crate::cpuset::NodeId;
 use layout::{Layout, Span};
@@ -76,7 +81,7 @@ pub enum ArenaError {
     /// The kernel refused a binding for another reason than permission.
     #[error(
         "can't bind memory to NUMA node {node}: {source}; the plan names a node that the kernel \
-         doesn't know, which is a bug in the plan: `--topology single` runs without binding"
+         doesn't know, which is a bug in the plan: `--topology spread` runs without binding"
     )]
     Bind {
         /// The operating system's id of the node.
@@ -92,7 +97,7 @@ pub struct LayerArena {
     mapping: Mapping,
     layout: Layout,
     slots: Vec<SlotState>,
-    bound: bool,
+    binding: Binding,
     huge_pages_asked: bool,
 }
 
@@ -101,10 +106,11 @@ impl LayerArena {
     fn map(layout: Layout, binding: &Binding) -> Result<LayerArena, ArenaError> {
         let last = layout.segments.last().expect("the builder has at least one node");
         let mapping = Mapping::new(last.offset + last.bytes)?;
-        let bound = binding.apply(&mapping, &layout.segments)?;
+        binding.apply(&mapping, &layout.segments)?;
         let huge_pages_asked = mapping.ask_huge_pages();
         let slots = (0..layout.slots).map(|_| SlotState::new()).collect();
-        Ok(LayerArena { mapping, layout, slots, bound, huge_pages_asked })
+        let binding = binding.clone();
+        Ok(LayerArena { mapping, layout, slots, binding, huge_pages_asked })
     }
 
     /// Segments: one per plan node.
@@ -125,9 +131,18 @@ impl LayerArena {
         self.layout.parts[node].bytes
     }
 
-    /// Every segment is bound to its node.
+    /// The kernel was told where the pages of every segment come from.
     pub fn is_bound(&self) -> bool {
-        self.bound
+        self.binding.is_on()
+    }
+
+    /// Ends the time in which the arena's pages come in: pages that are touched later (slots that
+    /// gave theirs back) prefer their node, and come from another when it is full.
+    ///
+    /// # Errors
+    /// When the kernel refuses, which it didn't when the arena was bound.
+    pub fn settle(&self) -> Result<(), ArenaError> {
+        self.binding.relax(&self.mapping, &self.layout.segments)
     }
 
     /// The kernel took the request for huge pages (it may still grant none).

@@ -1,10 +1,10 @@
 //! `compact`: the fewest nodes and caches that hold the threads.
 //!
-//! For one node, for machines that are shared, and to measure against `spread`. The memory of
-//! nodes that take no part is not used.
+//! For one node, for machines that are shared, and to measure against `striped`. Each
+//! node that takes part holds its slices; on one node of several, memory comes from that node first.
 
 use super::seating::{Pool, pools, seat, thread_count};
-use super::{Machine, PlacementPlan, PlanRequest, Policy};
+use super::{Machine, MemoryPolicy, PlacementPlan, PlanRequest, Policy};
 
 pub(super) struct Compact;
 
@@ -25,7 +25,13 @@ impl Policy for Compact {
         }
         let counts = fill(&pools, thread_count(&pools, request));
         let used = counts.iter().take_while(|&&count| count > 0).count();
-        seat(self.name(), machine, request, &pools[..used], &counts[..used])
+        seat(
+            (self.name(), MemoryPolicy::Striped),
+            machine,
+            request,
+            &pools[..used],
+            &counts[..used],
+        )
     }
 }
 

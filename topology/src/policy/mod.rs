@@ -1,20 +1,22 @@
 //! Placement policies: a machine and a wish in, a plan out.
 //!
 //! To add one: a file here and a line in [`POLICIES`]; the tests walk the table. A policy decides
-//! which nodes take part, how many compute threads each gets and in which order its CPUs are
-//! taken; `seating` does the rest alike for all: pinning, spin, oversubscription, seats.
+//! which nodes take part, how many compute threads each gets, in which order its CPUs are taken and
+//! which nodes the arenas' pages come from; `seating` does the rest alike for all: pinning, spin, oversubscription, seats.
 //!
 //! Two instances on one machine would pin themselves to the same cores: start each under its own
 //! `taskset` (or cpuset); plans stay inside that mask.
 
 mod compact;
+mod interleaved;
 mod seating;
 mod single;
 mod spread;
+mod striped;
 
 use crate::cpuset::NodeId;
 use crate::machine::Machine;
-use crate::plan::{PlacementPlan, PlanRequest};
+use crate::plan::{MemoryPolicy, PlacementPlan, PlanRequest};
 use crate::probe::TopologyError;
 use std::fmt;
 
@@ -29,7 +31,13 @@ pub trait Policy: Sync {
 }
 
 /// Every policy.
-pub const POLICIES: &[&dyn Policy] = &[&compact::Compact, &spread::Spread, &single::Single];
+pub const POLICIES: &[&dyn Policy] = &[
+    &striped::Striped,
+    &interleaved::Interleaved,
+    &spread::Spread,
+    &compact::Compact,
+    &single::Single,
+];
 
 /// Compute threads that a plan may have; beyond any machine, so a typing mistake.
 pub const THREADS_MAX: usize = 4096;
@@ -41,7 +49,7 @@ const SPIN_US_MAX: u32 = 1_000_000;
 pub struct PolicyName(&'static str);
 
 impl PolicyName {
-    /// `spread` where several nodes have CPUs that we may use, else `compact`.
+    /// `striped` where several nodes have CPUs that we may use, else `compact`.
     pub const AUTO: PolicyName = PolicyName("auto");
 
     /// The name, if there is such a policy.
@@ -85,7 +93,7 @@ pub fn plan(
 
 /// What `auto` means here.
 fn choose(machine: &Machine, request: &PlanRequest) -> &'static str {
-    if seating::pools(machine, request).len() > 1 { "spread" } else { "compact" }
+    if seating::pools(machine, request).len() > 1 { "striped" } else { "compact" }
 }
 
 fn check(machine: &Machine, request: &PlanRequest) -> Result<(), TopologyError> {

@@ -7,8 +7,8 @@
 
 use crate::cpuset::{CpuId, CpuSet, NodeId};
 use crate::machine::Machine;
-use crate::plan::{PlacementPlan, PlanNode, PlanRequest, Seat, SeatHost};
-use std::collections::BTreeSet;
+use crate::plan::{MemoryPolicy, PlacementPlan, PlanNode, PlanRequest, Seat, SeatHost};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a pinned compute thread spins before it parks: two and a half wake-ups' worth.
 pub(super) const SPIN_US: u32 = 50;
@@ -88,10 +88,48 @@ pub(super) fn deal_in_turn(pools: &[Pool], threads: usize) -> Vec<usize> {
     counts
 }
 
+/// Threads dealt evenly over all nodes, and within each over its caches in turn.
+pub(super) fn over_all_nodes(
+    (policy, memory): (&'static str, MemoryPolicy),
+    machine: &Machine,
+    request: &PlanRequest,
+) -> PlacementPlan {
+    let mut pools = pools(machine, request);
+    pools.iter_mut().for_each(interleave_caches);
+    let counts = deal_in_turn(&pools, thread_count(&pools, request));
+    seat((policy, memory), machine, request, &pools, &counts)
+}
+
+/// Orders cores so that neighbours sit on different caches: the first core of each, the second of
+/// each, and so on.
+fn interleave_caches(pool: &mut Pool) {
+    pool.cores.sort_by_key(|core| (core.l3, core.cpus[0]));
+    let mut seen: BTreeMap<Option<usize>, usize> = BTreeMap::new();
+    let mut ranked: Vec<(usize, PoolCore)> = Vec::new();
+    for core in pool.cores.drain(..) {
+        let rank = seen.entry(core.l3).or_default();
+        ranked.push((*rank, core));
+        *rank += 1;
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    pool.cores.extend(ranked.into_iter().map(|(_, core)| core));
+}
+
+/// Where memory really comes from: with one node of memory there is nothing to choose, and on one
+/// node of several all of it is local.
+fn memory_policy(machine: &Machine, pools: &[Pool], wanted: MemoryPolicy) -> MemoryPolicy {
+    let with_memory = machine.nodes.iter().filter(|node| node.memory_bytes != Some(0));
+    match (wanted, pools.len(), with_memory.count()) {
+        (MemoryPolicy::FirstTouch, ..) | (_, _, ..2) => MemoryPolicy::FirstTouch,
+        (_, 1, _) => MemoryPolicy::Local,
+        (wanted, ..) => wanted,
+    }
+}
+
 /// Makes the plan: `counts[i]` compute threads on `pools[i]`; the leader is one of the first's.
 /// A pool with no thread takes part with its memory, except the first, which must have one.
 pub(super) fn seat(
-    policy: &'static str,
+    (policy, memory): (&'static str, MemoryPolicy),
     machine: &Machine,
     request: &PlanRequest,
     pools: &[Pool],
@@ -102,6 +140,7 @@ pub(super) fn seat(
     let cpus: usize = pools.iter().map(Pool::cpu_count).sum();
     let fits = counts.iter().zip(pools).all(|(&count, pool)| count <= pool.cpu_count());
     let pinned = fits && !machine.is_foreign();
+    let memory_policy = memory_policy(machine, pools, memory);
     let mut nodes: Vec<PlanNode> = Vec::new();
     for (pool, &count) in pools.iter().zip(counts) {
         let memory = &machine.nodes[machine.memory_node(pool.node)];
@@ -120,6 +159,7 @@ pub(super) fn seat(
     let spins = pinned && machine.allowed.len() > 1;
     let mut plan = PlacementPlan {
         policy,
+        memory_policy,
         machine_summary: machine.summary(),
         virtual_nodes: machine.is_foreign(),
         nodes,

@@ -1,10 +1,10 @@
 //! `single`: one node does everything.
 //!
-//! The node with the most physical cores for us (of equals, the first). Nothing is bound: memory
-//! comes from the node first and from the others when it is full.
+//! The node with the most physical cores for us (of equals, the first). Memory comes from that node
+//! first, and from the others when it is full.
 
 use super::seating::{pools, seat, thread_count};
-use super::{Machine, PlacementPlan, PlanRequest, Policy};
+use super::{Machine, MemoryPolicy, PlacementPlan, PlanRequest, Policy};
 use std::cmp::Reverse;
 
 pub(super) struct Single;
@@ -23,6 +23,6 @@ impl Policy for Single {
         pools.sort_by_key(|pool| (Reverse(pool.cores.len()), pool.node));
         pools.truncate(1);
         let threads = thread_count(&pools, request);
-        seat(self.name(), machine, request, &pools, &[threads])
+        seat((self.name(), MemoryPolicy::Local), machine, request, &pools, &[threads])
     }
 }

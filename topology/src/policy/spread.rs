@@ -1,11 +1,11 @@
-//! `spread`: every node takes part, with equal numbers of threads as far as its cores allow.
+//! `spread`: threads on every node, memory wherever the kernel puts it.
 //!
-//! The default on several nodes: experts are striped over the nodes, so the work is equal on each
-//! and all memory channels carry it. Within a node the threads are dealt over its caches in turn.
+//! Threads sit as under `striped`; nothing is bound, so pages come from the node of whichever thread
+//! touches them first, mostly that of the thread that reads the model. It is what is left of
+//! `striped` where memory may not be bound, and what `striped` is to be measured against.
 
-use super::seating::{Pool, PoolCore, deal_in_turn, pools, seat, thread_count};
-use super::{Machine, PlacementPlan, PlanRequest, Policy};
-use std::collections::BTreeMap;
+use super::seating::over_all_nodes;
+use super::{Machine, MemoryPolicy, PlacementPlan, PlanRequest, Policy};
 
 pub(super) struct Spread;
 
@@ -15,29 +15,10 @@ impl Policy for Spread {
     }
 
     fn story(&self) -> &'static str {
-        "uses the memory and cores of every node evenly, and of every cache on it: the default on \
-         several nodes"
+        "threads on every node and cache evenly, memory left to the kernel: to measure against"
     }
 
     fn place(&self, machine: &Machine, request: &PlanRequest) -> PlacementPlan {
-        let mut pools = pools(machine, request);
-        pools.iter_mut().for_each(interleave_caches);
-        let counts = deal_in_turn(&pools, thread_count(&pools, request));
-        seat(self.name(), machine, request, &pools, &counts)
+        over_all_nodes((self.name(), MemoryPolicy::FirstTouch), machine, request)
     }
-}
-
-/// Orders cores so that neighbours sit on different caches: the first core of each, the second of
-/// each, and so on.
-fn interleave_caches(pool: &mut Pool) {
-    pool.cores.sort_by_key(|core| (core.l3, core.cpus[0]));
-    let mut seen: BTreeMap<Option<usize>, usize> = BTreeMap::new();
-    let mut ranked: Vec<(usize, PoolCore)> = Vec::new();
-    for core in pool.cores.drain(..) {
-        let rank = seen.entry(core.l3).or_default();
-        ranked.push((*rank, core));
-        *rank += 1;
-    }
-    ranked.sort_by_key(|(rank, _)| *rank);
-    pool.cores.extend(ranked.into_iter().map(|(_, core)| core));
 }

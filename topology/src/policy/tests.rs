@@ -97,11 +97,11 @@ fn siblings_are_used_only_beyond_the_physical_cores() {
 }
 
 #[test]
-fn spread_takes_every_node_alike() {
+fn striped_takes_every_node_alike() {
     let machine = live("pack:4 numa:1 core:4 pu:2");
     let threads = |n| {
         let request = PlanRequest { threads: Some(n), ..PlanRequest::default() };
-        plan(&machine, named("spread"), &request).unwrap().threads_per_node()
+        plan(&machine, named("striped"), &request).unwrap().threads_per_node()
     };
     assert_eq!(threads(16), [4, 4, 4, 4]);
     assert_eq!(threads(6), [2, 2, 1, 1]);
@@ -110,17 +110,17 @@ fn spread_takes_every_node_alike() {
 }
 
 #[test]
-fn spread_takes_no_more_than_a_node_has() {
+fn striped_takes_no_more_than_a_node_has() {
     let machine = masked("pack:2 numa:1 core:8 pu:1", "0-1,8-15");
-    let plan = plan(&machine, named("spread"), &PlanRequest::default()).unwrap();
+    let plan = plan(&machine, named("striped"), &PlanRequest::default()).unwrap();
     assert_eq!(plan.threads_per_node(), [2, 8]);
     let machine = masked("pack:2 numa:1 core:8 pu:2", "0-3,16-31");
-    let plan = super::plan(&machine, named("spread"), &PlanRequest::default()).unwrap();
+    let plan = super::plan(&machine, named("striped"), &PlanRequest::default()).unwrap();
     assert_eq!(plan.threads_per_node(), [2, 8], "no sibling while a core is free elsewhere");
 }
 
 #[test]
-fn spread_deals_threads_over_the_caches() {
+fn striped_deals_threads_over_the_caches() {
     let machine = live("numa:1 l3:2 core:4 pu:1");
     let request = PlanRequest { threads: Some(4), ..PlanRequest::default() };
     let cpus = |name: &str| {
@@ -129,8 +129,46 @@ fn spread_deals_threads_over_the_caches() {
         cpus.extend(plan.nodes[0].workers.iter().map(|cpu| cpu.unwrap().0));
         cpus
     };
-    assert_eq!(cpus("spread"), [0, 4, 1, 5]);
+    assert_eq!(cpus("striped"), [0, 4, 1, 5]);
     assert_eq!(cpus("compact"), [0, 1, 2, 3]);
+}
+
+#[test]
+fn policies_differ_in_where_memory_comes_from() {
+    use MemoryPolicy::{FirstTouch, Interleaved, Local, Striped};
+    let memory = |machine: &Machine, name: &str| {
+        plan(machine, named(name), &PlanRequest::default()).unwrap().memory_policy
+    };
+    let (two, one) = (live("pack:2 numa:1 core:2 pu:1"), live("core:4 pu:1"));
+    let of_two = [
+        ("auto", Striped),
+        ("striped", Striped),
+        ("interleaved", Interleaved),
+        ("spread", FirstTouch),
+        ("compact", Striped),
+        ("single", Local),
+    ];
+    assert_eq!(of_two.len(), names().count());
+    for (name, expected) in of_two {
+        assert_eq!(memory(&two, name), expected, "{name}");
+        assert_eq!(memory(&one, name), FirstTouch, "{name}: nothing to choose");
+    }
+    let mut masked = two;
+    masked.allowed = "2-3".parse().unwrap();
+    for name in ["auto", "striped", "interleaved", "compact", "single"] {
+        assert_eq!(memory(&masked, name), Local, "{name}: one of two nodes");
+    }
+}
+
+#[test]
+fn striped_interleaved_and_spread_seat_alike() {
+    let machine = live("pack:2 numa:1 l3:2 core:4 pu:2");
+    let seats = |name: &str| {
+        let plan = plan(&machine, named(name), &PlanRequest::default()).unwrap();
+        (plan.leader, plan.nodes, plan.io)
+    };
+    assert_eq!(seats("striped"), seats("interleaved"));
+    assert_eq!(seats("striped"), seats("spread"));
 }
 
 #[test]
@@ -154,12 +192,12 @@ fn single_takes_the_node_with_most_cores_for_us() {
 }
 
 #[test]
-fn auto_spreads_over_several_nodes_and_is_compact_on_one() {
+fn auto_stripes_over_several_nodes_and_is_compact_on_one() {
     let policy = |machine: &Machine| {
         plan(machine, PolicyName::AUTO, &PlanRequest::default()).unwrap().policy
     };
-    assert_eq!(policy(&live("pack:2 numa:1 core:2 pu:1")), "spread");
-    assert_eq!(policy(&live("pack:2 [numa] core:2 pu:1")), "spread");
+    assert_eq!(policy(&live("pack:2 numa:1 core:2 pu:1")), "striped");
+    assert_eq!(policy(&live("pack:2 [numa] core:2 pu:1")), "striped");
     assert_eq!(policy(&live("pack:1 [numa] [numa] core:2 pu:1")), "compact");
     assert_eq!(policy(&masked("pack:2 numa:1 core:2 pu:1", "0-1")), "compact");
 }
@@ -175,7 +213,7 @@ fn loaders_get_a_spare_core_near_the_drive_and_no_pin_without_one() {
     });
     let io = |threads| {
         let request = PlanRequest { threads: Some(threads), ..PlanRequest::default() };
-        plan(&machine, named("spread"), &request).unwrap().io
+        plan(&machine, named("striped"), &request).unwrap().io
     };
     assert_eq!(io(6), SeatHost::OwnThread(Some(CpuId(6))));
     assert_eq!(io(8), SeatHost::OwnThread(None));
@@ -215,7 +253,7 @@ fn wish_for_nodes_is_kept_or_refused_by_name() {
     let machine = live("pack:2 [numa] [numa] core:2 pu:1");
     let wish = |ids: &[u32]| {
         let nodes = Some(ids.iter().copied().map(NodeId).collect());
-        plan(&machine, named("spread"), &PlanRequest { nodes, ..PlanRequest::default() })
+        plan(&machine, named("striped"), &PlanRequest { nodes, ..PlanRequest::default() })
     };
     let chosen = wish(&[2]).unwrap();
     assert_eq!((chosen.nodes.len(), chosen.nodes[0].node), (1, NodeId(2)));
@@ -261,6 +299,9 @@ fn fingerprint_follows_the_placement_and_not_the_wording() {
     let mut other = plan.clone();
     other.io = SeatHost::Leader;
     assert_ne!(other.fingerprint(), plan.fingerprint());
+    let mut other = plan.clone();
+    other.memory_policy = MemoryPolicy::Interleaved;
+    assert_ne!(other.fingerprint(), plan.fingerprint());
 }
 
 #[test]
@@ -275,6 +316,7 @@ fn broken_plans_are_told_from_valid_ones() {
         |plan| plan.leader.cpu = plan.nodes[0].workers[0],
         |plan| plan.nodes[1].node = plan.nodes[0].node,
         |plan| plan.virtual_nodes = true,
+        |plan| plan.memory_policy = MemoryPolicy::Local,
         |plan| plan.io = SeatHost::OwnThread(plan.leader.cpu),
     ];
     assert_eq!(good.validate(), Ok(()));
