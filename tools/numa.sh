@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Emulates machines with several NUMA nodes and runs tests/emulated in them: bash tools/numa.sh
-# Needs Debian's packages: installs qemu-system-x86 and e2fsprogs if they are missing; kernel and busybox are only
-# unpacked below target/numa. Where they can't be had it says why, and ends well: no machine was tested.
+# From Debian's packages: qemu-system-x86 and e2fsprogs are installed if they are missing; kernel and shell are only
+# unpacked, below target/numa. Where they can't be had it says why and ends well: then no machine was tested.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,46 +14,40 @@ not_run() {
     exit 0
 }
 
-install_emulator() {
-    local as_root=()
-    if [ "$(id -u)" -ne 0 ]; then
-        command -v sudo > /dev/null || not_run "neither root nor sudo; have an administrator run: apt-get install qemu-system-x86 e2fsprogs"
-        as_root=(sudo)
-    fi
-    local install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends)
-    echo "numa: installing qemu-system-x86, e2fsprogs"
-    "${install[@]}" qemu-system-x86 e2fsprogs > "$place/install.log" 2>&1 || not_run "apt-get install: $(tail -1 "$place/install.log")"
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then as_root=(sudo); fi
+
+# Runs a command of apt as root; its last word is the reason where it fails.
+apt_as_root() {
+    command -v "${as_root[0]:-env}" > /dev/null || not_run "neither root nor sudo for: apt-get $*"
+    echo "numa: apt-get $*"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "$@" > "$place/apt.log" 2>&1 ||
+        not_run "apt-get $*: $(tail -1 "$place/apt.log")"
 }
 
-# A package, unpacked below $place/unpacked.
+# Gets a package and takes one file out of it: unpack PACKAGE PATTERN TO.
 unpack() {
-    local file
-    (cd "$place/packages" && apt-get download --quiet "$1" > ../download.log 2>&1) || not_run "apt-get download $1: $(tail -1 "$place/download.log")"
-    file=$(find "$place/packages" -name "$1_*.deb" | sort | tail -1)
-    dpkg -x "$file" "$place/unpacked"
-    rm -f "$file"
+    (cd "$place/packages" && apt-get download --quiet "$1" > ../apt.log 2>&1) || not_run "apt-get download $1: $(tail -1 "$place/apt.log")"
+    dpkg -x "$(find "$place/packages" -name "$1_*.deb")" "$place/packages/unpacked"
+    mv "$(find "$place/packages/unpacked" -path "$2")" "$3"
+    rm -rf "$place/packages"/*
 }
 
-command -v apt-get > /dev/null || not_run "no apt-get here; the kernel is Debian's package $kernels"
-if ! command -v qemu-system-x86_64 > /dev/null || ! command -v mkfs.ext4 > /dev/null; then
-    install_emulator
-fi
-if [ ! -f "$place/kernel" ]; then
-    kernel=$(apt-cache depends "$kernels" 2> /dev/null | awk '/Depends: linux-image/ { print $2; exit }')
-    [ -n "$kernel" ] || not_run "apt knows no package $kernels; apt-get update, or add Debian's bookworm-security"
-    unpack "$kernel"
-    mv "$place"/unpacked/boot/vmlinuz-* "$place/kernel"
-    rm -rf "$place/unpacked"
-fi
-if [ ! -f "$place/busybox" ]; then
-    unpack busybox-static
-    mv "$place/unpacked/bin/busybox" "$place/busybox"
-    rm -rf "$place/unpacked"
+if ! { command -v qemu-system-x86_64 && command -v mkfs.ext4 && [ -f "$place/kernel" ] && [ -f "$place/busybox" ]; } > /dev/null; then
+    command -v apt-get > /dev/null || not_run "no apt-get here; qemu, the kernel ($kernels) and busybox-static are Debian's packages"
+    apt-cache show "$kernels" > /dev/null 2>&1 || apt_as_root update --quiet
+    apt-cache show "$kernels" > /dev/null 2>&1 || not_run "apt knows no package $kernels: not Debian 12 with its security updates"
+    if ! { command -v qemu-system-x86_64 && command -v mkfs.ext4; } > /dev/null; then
+        apt_as_root install --yes --quiet --no-install-recommends qemu-system-x86 e2fsprogs
+    fi
+    kernel=$(apt-cache depends "$kernels" | awk '/Depends: linux-image/ { print $2; exit }')
+    [ -f "$place/kernel" ] || unpack "$kernel" '*/boot/vmlinuz-*' "$place/kernel"
+    [ -f "$place/busybox" ] || unpack busybox-static '*/bin/busybox' "$place/busybox"
 fi
 
 # Noise with eight slices of 98 KiB, so that experts are read straight into slots: 38 MiB.
 rm -rf "$place/container" "$place/pack"
 cargo run --quiet --example random_container -- "$place/container" --layers 3 --first 1 --hidden 1024 --experts 16 \
-    --intermediate 512 --dense 1024 --top-k 4 --heads 8 --vocabulary 512
-cargo run --quiet -- convert "$place/container" "$place/pack" > /dev/null 2> "$place/convert.log" || { cat "$place/convert.log" >&2; exit 1; }
+    --intermediate 512 --dense 1024 --top-k 4 --heads 8 --vocabulary 512 > "$place/model.log"
+cargo run --quiet -- convert "$place/container" "$place/pack" >> "$place/model.log" 2>&1 || { cat "$place/model.log" >&2; exit 1; }
 MILLSTREAM_EMULATION=$place cargo test --test emulated -- --nocapture

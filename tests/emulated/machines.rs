@@ -32,16 +32,17 @@ pub struct Case {
     pub check: Check,
 }
 
-type Check = Box<dyn Fn(&Seen, &Reference) -> Result<(), String>>;
+type Check = Box<dyn Fn(&Seen, &Reference) -> Result<(), String> + Sync>;
 
 /// Shell functions of all scripts.
 ///
-/// `plan FLAGS` shows what the command sees and would do; `answer FLAGS` runs the prompt and hashes
+/// `plan FLAGS` shows what the command sees and would do, `verify FLAGS` where it would have the model; `answer FLAGS` runs the prompt and hashes
 /// every logit; `watch FLAGS` looks, while an answer is under way, where the kernel has the pages and
 /// threads.
 pub const FUNCTIONS: &str = r#"
 part() { echo "== $1"; }
 plan() { part plan; millstream topology --json "$@" || exit; }
+verify() { part verified; millstream topology --verify -m /model --json "$@" || exit; }
 answer() {
     part answer
     millstream run -m /model $FLAGS --json --logits /tmp/logits "$@" || exit
@@ -108,7 +109,7 @@ impl Machine {
         mut self,
         name: &'static str,
         script: impl Into<String>,
-        check: impl Fn(&Seen, &Reference) -> Result<(), String> + 'static,
+        check: impl Fn(&Seen, &Reference) -> Result<(), String> + Sync + 'static,
     ) -> Machine {
         self.cases.push(Case { name, script: script.into(), check: Box::new(check) });
         self
@@ -126,9 +127,11 @@ impl Machine {
     fn every_policy(mut self) -> Machine {
         for policy in millstream_topology::policy::names() {
             let topology = format!("--topology {policy}");
-            let script = format!("plan {topology}; watch {topology}; answer {topology}");
+            let script =
+                format!("plan {topology}; watch {topology}; verify {topology}; answer {topology}");
             self = self.case(policy, script, |seen, reference| {
                 placement::is_as_planned(seen)?;
+                placement::is_verified(seen)?;
                 answers::is_the_same(seen, reference).map(drop)
             });
         }
@@ -145,6 +148,36 @@ impl Machine {
             self = self.case(reader, script, answers::is_streamed);
         }
         self
+    }
+
+    /// Interleaved memory follows the weights that the system has.
+    fn weighs(self) -> Machine {
+        // Pages of 4 KiB, so that shares are finer than the tolerance.
+        let script = "
+            echo never > /sys/kernel/mm/transparent_hugepage/enabled
+            echo 3 > /sys/kernel/mm/mempolicy/weighted_interleave/node0
+            trap 'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
+                echo 0 > /sys/kernel/mm/mempolicy/weighted_interleave/node0' EXIT
+            watch --topology interleaved";
+        self.case("weights 3:1", script, |seen, _| placement::is_interleaved(seen, &[3, 1]))
+    }
+
+    /// A node without room: the plan degrades with a word, and the answer is the same.
+    fn fills_a_node(self) -> Machine {
+        let script = "
+            mkdir -p /tmp/full
+            mount -t tmpfs -o mpol=bind:1,size=1g full /tmp/full
+            trap 'umount /tmp/full' EXIT
+            free=$(awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node1/meminfo)
+            dd if=/dev/zero of=/tmp/full/zeros bs=1M count=$((free - 16)) 2> /dev/null || exit
+            answer";
+        self.case("one node full", script, |seen, reference| {
+            answers::is_the_same(seen, reference)?;
+            match seen.errors().lines().any(|l| l.starts_with("warning") && l.contains("node 1")) {
+                true => Ok(()),
+                false => Err("no warning speaks of node 1".to_owned()),
+            }
+        })
     }
 
     /// A plan, pages and threads, and the answer, in changed circumstances.
@@ -179,6 +212,8 @@ pub fn machines() -> Vec<Machine> {
         two.sees_itself()
             .every_policy()
             .streams()
+            .weighs()
+            .fills_a_node()
             .under("one CPU offline", offline, Expected { cpus: "0-2", nodes: &[(0, 0), (1, 1)] })
             .under(
                 "affinity",

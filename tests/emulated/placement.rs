@@ -8,8 +8,10 @@ use millstream_topology::CpuSet;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pages that a node must hold at least to be counted as used: 4 MiB of the model's 55.
+/// Pages that a node must hold at least to be counted as used: 4 MiB of the model's 38.
 const PAGES_MIN: u64 = 1024;
+/// How far a node's share of interleaved pages may be from its weight's.
+const SHARE_TOLERANCE: f64 = 0.01;
 
 /// What a plan must say.
 pub struct Expected {
@@ -76,6 +78,38 @@ pub fn is_as_planned(seen: &Seen) -> Result<(), String> {
     pages_are(&plan["plan"], &maps(seen.part("maps")?))
 }
 
+/// Memory is interleaved over nodes 0, 1, .. by these weights.
+pub fn is_interleaved(seen: &Seen, weights: &[u64]) -> Result<(), String> {
+    let weights: BTreeMap<u64, u64> = (0..).zip(weights.iter().copied()).collect();
+    dealt(&maps(seen.part("maps")?), &weights)
+}
+
+/// `topology --verify` of the model (the part `verified`) says so too, and its figures bear it out.
+pub fn is_verified(seen: &Seen) -> Result<(), String> {
+    let placement = &seen.json("verified")?["placement"];
+    let policy = placement["memory_policy"].as_str().unwrap_or_default();
+    let promised = policy != "first_touch";
+    let count = array(&placement["nodes"])?.len() as f64;
+    let verdict = &placement["is_as_planned"];
+    if *verdict != serde_json::json!(promised.then_some(true)) || placement["is_bound"] != promised
+    {
+        return Err(format!("judged {verdict}: {placement}"));
+    }
+    let total = &placement["total"];
+    for node in array(&placement["nodes"])?.iter().filter(|_| promised) {
+        // Interleaved segments are pieces of a whole that is even.
+        let pages = if policy == "interleaved" { total } else { node };
+        let wanted = if policy == "interleaved" { 1.0 / count } else { 1.0 };
+        let bytes = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+        let own = &pages["by_node_bytes"][node["memory"].to_string()];
+        let share = bytes(own) / bytes(&pages["bytes"]);
+        if share.is_nan() || (share - wanted).abs() > SHARE_TOLERANCE {
+            return Err(format!("a share of {share}, not {wanted}, is on its node: {pages}"));
+        }
+    }
+    Ok(())
+}
+
 fn array(value: &Value) -> Result<&Vec<Value>, String> {
     value.as_array().ok_or_else(|| format!("not a list: {value}"))
 }
@@ -114,14 +148,27 @@ fn threads_are(plan: &Value, threads: &str) -> Result<(), String> {
     }
 }
 
-/// Bound mappings have pages on their node only, and each node that the plan's memory names has some.
+/// The model's pages are where the plan's memory policy wants them.
 fn pages_are(plan: &Value, maps: &[Map]) -> Result<(), String> {
     let nodes = array(&plan["nodes"])?;
     let planned: BTreeSet<u64> = nodes.iter().filter_map(|node| node["memory"].as_u64()).collect();
+    match plan["memory_policy"].as_str() {
+        Some("striped" | "local") => bound(maps, &planned),
+        Some("interleaved") => dealt(maps, &planned.iter().map(|&node| (node, 1)).collect()),
+        Some("first_touch") => match maps.iter().find(|map| !map.policy.starts_with("default")) {
+            None => Ok(()),
+            Some(map) => Err(format!("a mapping is {} although nothing was promised", map.policy)),
+        },
+        other => Err(format!("no check knows the memory policy {other:?}: add one")),
+    }
+}
+
+/// Mappings of one node have pages on it only, and every planned node has some.
+fn bound(maps: &[Map], planned: &BTreeSet<u64>) -> Result<(), String> {
     let mut held: BTreeMap<u64, u64> = BTreeMap::new();
     for map in maps {
         let Some((mode, list)) = map.policy.rsplit_once(':') else { continue };
-        let Ok(node) = list.parse::<u64>() else { continue };
+        let node: u64 = list.parse().map_err(|_| format!("a mapping is {}", map.policy))?;
         for (&on, &pages) in &map.pages {
             if on != node {
                 return Err(format!("{pages} pages of a mapping with {mode}:{node} are on {on}"));
@@ -129,17 +176,29 @@ fn pages_are(plan: &Value, maps: &[Map]) -> Result<(), String> {
             *held.entry(on).or_default() += pages;
         }
     }
-    if planned.len() < 2 {
-        let everywhere = maps.iter().flat_map(|map| &map.pages);
-        everywhere.for_each(|(&node, pages)| *held.entry(node).or_default() += pages);
+    let is_used = |node: &u64| held.get(node).copied().unwrap_or(0) >= PAGES_MIN;
+    match held.keys().all(|node| planned.contains(node)) && planned.iter().all(is_used) {
+        true => Ok(()),
+        false => Err(format!("pages by node: {held:?}, planned are {planned:?}")),
     }
-    for node in planned {
-        let pages = held.get(&node).copied().unwrap_or(0);
-        if pages < PAGES_MIN {
-            return Err(format!("node {node} holds {pages} pages of the model: {held:?}"));
-        }
+}
+
+/// Pages of interleaved mappings are dealt by these weights, and there are some.
+fn dealt(maps: &[Map], weights: &BTreeMap<u64, u64>) -> Result<(), String> {
+    let mut held: BTreeMap<u64, u64> = weights.keys().map(|&node| (node, 0)).collect();
+    for map in maps.iter().filter(|map| map.policy.contains("interleave")) {
+        map.pages.iter().for_each(|(&node, pages)| *held.entry(node).or_default() += pages);
     }
-    Ok(())
+    let all = held.values().sum::<u64>() as f64;
+    let sum = weights.values().sum::<u64>() as f64;
+    let is_even = |(node, &pages): (&u64, &u64)| {
+        let wanted = weights.get(node).copied().unwrap_or(0) as f64 / sum;
+        (pages as f64 / all - wanted).abs() <= SHARE_TOLERANCE
+    };
+    match all >= PAGES_MIN as f64 && held.iter().all(is_even) {
+        true => Ok(()),
+        false => Err(format!("pages by node: {held:?}, weights are {weights:?}")),
+    }
 }
 
 /// The mappings of a `numa_maps`.
@@ -174,6 +233,7 @@ mod tests {
     fn plan() -> Value {
         serde_json::json!({
             "virtual_nodes": false,
+            "memory_policy": "striped",
             "leader": { "node": 0, "cpu": 0 },
             "nodes": [{ "node": 0, "memory": 0, "workers": [1] }, { "node": 1, "memory": 1, "workers": [2] }],
         })
@@ -196,6 +256,27 @@ mod tests {
             let text = MAPS.replace(right, wrong);
             assert!(pages_are(&plan(), &maps(&text)).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn uneven_pages_are_a_fault() {
+        let mut plan = plan();
+        plan["memory_policy"] = "interleaved".into();
+        let text = "7f01 interleave:0-1 anon=4000 N0=2010 N1=1990\n7f02 default heap N0=4000";
+        assert_eq!(pages_are(&plan, &maps(text)), Ok(()));
+        for wrong in [
+            text.replace("N0=2010", "N0=2400"),
+            text.replace("N0=2010", "N2=2010"),
+            text.replace("0=2010 N1=1990", "0=20 N1=20"),
+            text.replace("interleave:0-1", "default"),
+        ] {
+            assert!(pages_are(&plan, &maps(&wrong)).is_err(), "{wrong}");
+        }
+        plan["memory_policy"] = "first_touch".into();
+        assert!(pages_are(&plan, &maps(text)).is_err());
+        assert_eq!(pages_are(&plan, &maps("7f02 default heap N0=4000")), Ok(()));
+        plan["memory_policy"] = "as it comes".into();
+        assert!(pages_are(&plan, &maps(text)).is_err(), "a policy that no check knows");
     }
 
     #[test]
