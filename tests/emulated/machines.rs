@@ -168,6 +168,7 @@ impl Machine {
             mkdir -p /tmp/full
             mount -t tmpfs -o mpol=bind:1,size=1g full /tmp/full
             trap 'umount /tmp/full' EXIT
+            echo 3 > /proc/sys/vm/drop_caches
             free=$(awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node1/meminfo)
             dd if=/dev/zero of=/tmp/full/zeros bs=1M count=$((free - 16)) 2> /dev/null || exit
             answer";
