@@ -14,7 +14,8 @@ use millstream_stages::foresight::Recording;
 use millstream_stages::prefetch::eviction::{EVICTIONS, EvictionPolicy};
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
 use millstream_topology::memory::OwnMemory;
-use millstream_topology::{PlanRequest, TopologyArg};
+use millstream_topology::pin::stay_off;
+use millstream_topology::{CpuSet, MachineSource, PlanRequest, TopologyArg};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ impl ModelFlag {
 #[derive(Args, Debug)]
 pub struct PlanFlags {
     /// auto (striped on several nodes, else compact), striped, interleaved, spread, compact, single,
-    /// a MACHINE.xml, or a machine such as "pack:2 numa:1 core:8 pu:2" (a machine that isn't this
+    /// a PLAN.toml that `topology --save` wrote, a MACHINE.xml, or a machine such as "pack:2 numa:1 core:8 pu:2" (a machine that isn't this
     /// one runs with virtual nodes)
     #[arg(long, env = "MILLSTREAM_TOPOLOGY", default_value = "auto", value_name = "WHAT")]
     pub topology: TopologyArg,
@@ -62,12 +63,28 @@ pub struct PlanFlags {
     /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
     #[arg(long, env = "MILLSTREAM_SPIN_US", allow_negative_numbers = true, value_name = "N")]
     pub spin_us: Option<u32>,
+    /// CPUs to leave alone, such as those that serve interrupts: 0-1,16
+    #[arg(long, env = "MILLSTREAM_AVOID_CPUS", default_value = "", hide_default_value = true)]
+    #[arg(value_name = "LIST")]
+    pub avoid_cpus: CpuSet,
 }
 
 impl PlanFlags {
-    /// What they ask of a plan.
-    pub fn request(&self) -> PlanRequest {
-        PlanRequest { threads: self.threads, spin_us: self.spin_us, ..PlanRequest::default() }
+    /// What they ask of a plan. From here on this thread, and those that it starts, stay off the CPUs
+    /// to avoid; of another machine's CPUs only the plan knows.
+    pub fn request(&self) -> Result<PlanRequest, Failure> {
+        let here = matches!(self.topology.source, MachineSource::Live);
+        if here && !self.avoid_cpus.is_empty() {
+            stay_off(&self.avoid_cpus).map_err(|error| {
+                Failure::Usage(format!("--avoid-cpus {}: {error}", self.avoid_cpus))
+            })?;
+        }
+        Ok(PlanRequest {
+            threads: self.threads,
+            spin_us: self.spin_us,
+            avoid: self.avoid_cpus.clone(),
+            ..PlanRequest::default()
+        })
     }
 }
 
@@ -187,6 +204,7 @@ impl EngineFlags {
                 "--experts-per-layer 0: one slot a layer is the least".into(),
             ));
         }
+        let PlanRequest { threads, spin_us, avoid, .. } = self.plan.request()?;
         let recording = self.foresee.as_deref().map(read_recording).transpose()?;
         let within = |flag: &str, value: usize, most: usize| match (1..=most).contains(&value) {
             true => Ok(value),
@@ -194,8 +212,9 @@ impl EngineFlags {
         };
         Ok(Options {
             topology: self.plan.topology.clone(),
-            threads: self.plan.threads,
-            spin_us: self.plan.spin_us,
+            threads,
+            spin_us,
+            avoid_cpus: avoid,
             experts_per_layer: self.experts_per_layer,
             memory: self.memory,
             context: self.context,

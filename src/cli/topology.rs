@@ -12,7 +12,9 @@ use clap::builder::FalseyValueParser;
 use millstream_topology::arena::{ArenaBuilder, Binding};
 use millstream_topology::measure::{FIGURE_TIME, measure};
 use millstream_topology::plan::PlacementPlan;
-use millstream_topology::{PlacementReport, TopologyError, picture, render};
+use millstream_topology::{
+    PlacementReport, PlanRequest, TopologyError, picture, plan_file, render,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,6 +43,9 @@ pub struct TopologyArgs {
     /// With a model: all that the process may hold, as of `run` [default: 80%]
     #[arg(long, env = "MILLSTREAM_MEMORY", allow_negative_numbers = true, value_parser = parse_memory, value_name = "SIZE")]
     memory: Option<MemoryBudget>,
+    /// Write the plan as a file, for --topology FILE.toml
+    #[arg(long, env = "MILLSTREAM_SAVE", value_name = "FILE.toml", value_parser = parse_plan_name)]
+    save: Option<PathBuf>,
     /// Draw machine and plan into this file (SVG)
     #[arg(long, env = "MILLSTREAM_SVG", value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -51,6 +56,15 @@ pub struct TopologyArgs {
     /// Print one JSON object
     #[arg(long, env = "MILLSTREAM_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
+}
+
+/// A file that `--topology` takes for a plan again.
+fn parse_plan_name(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match path.extension().is_some_and(|extension| extension == "toml") {
+        true => Ok(path),
+        false => Err("name it FILE.toml: --topology tells plans by that".to_owned()),
+    }
 }
 
 impl From<TopologyError> for Failure {
@@ -69,13 +83,17 @@ struct Verified {
 /// Runs the command.
 pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
     args.check()?;
-    let (machine, plan) = args.plan.topology.place(&args.plan.request())?;
+    let request = args.plan.request()?;
+    let (machine, plan) = args.plan.topology.place(&request)?;
     let verified = match (args.verify, &args.model) {
         (false, _) => None,
         (true, None) => Some(verify_arena(&plan)?),
-        (true, Some(directory)) => Some(args.verify_model(directory)?),
+        (true, Some(directory)) => Some(args.verify_model(directory, request)?),
     };
     let plan = verified.as_ref().map_or(plan, |verified| verified.plan.clone());
+    if let Some(file) = &args.save {
+        write_file(file, plan_file::to_text(&plan).as_bytes())?;
+    }
     if let Some(file) = &args.svg {
         write_file(file, picture(&machine, Some(&plan)).as_bytes())?;
     }
@@ -134,11 +152,12 @@ impl TopologyArgs {
     }
 
     /// Starts an engine as `run` would, and looks where its arenas are.
-    fn verify_model(&self, directory: &Path) -> Result<Verified, Failure> {
+    fn verify_model(&self, directory: &Path, request: PlanRequest) -> Result<Verified, Failure> {
         let options = Options {
             topology: self.plan.topology.clone(),
-            threads: self.plan.threads,
-            spin_us: self.plan.spin_us,
+            threads: request.threads,
+            spin_us: request.spin_us,
+            avoid_cpus: request.avoid,
             experts_per_layer: self.experts_per_layer,
             memory: self.memory,
             held_bytes: held_bytes(),

@@ -175,7 +175,8 @@ pub fn assemble(
     };
     let gauges = Arc::new(Gauges::default());
     let mut compute = Some(Compute::new(executor, *kernels, map, plan.threads, spec, &limits));
-    let mut desk = Some(LoadDesk::new(reader, &limits, &needs).map_err(PlaceError::from)?);
+    let desk = LoadDesk::new(reader, &limits, &needs, plan.drive_node);
+    let mut desk = Some(desk.map_err(PlaceError::from)?);
     let mut made = vec![];
     for (seat, inbox) in directory.inboxes.iter().enumerate() {
         let id = SeatId(seat as u32);

@@ -199,6 +199,7 @@ fn plan_of(node: NodeId, memory_bytes: Option<u64>) -> PlacementPlan {
         leader: Seat { node: 0, cpu: None },
         residency: SeatHost::Leader,
         io: SeatHost::Leader,
+        drive_node: None,
         threads: 1,
         spin_us: 0,
         warnings: vec![],
