@@ -11,3 +11,4 @@ pub mod learn;
 pub mod replay;
 pub mod sampler;
 pub mod text;
+pub mod tune;

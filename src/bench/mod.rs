@@ -15,7 +15,7 @@ pub mod figures;
 pub mod findings;
 mod histograms;
 pub mod hops;
-mod ids;
+pub mod ids;
 mod output;
 pub mod pictures;
 mod provenance;

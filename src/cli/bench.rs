@@ -96,7 +96,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         return stream::run(&args.streaming, &args.model, &args.engine, args.seed, json);
     }
     if args.hops {
-        let machine = millstream_topology::probe(&args.engine.plan.topology.source)?;
+        let machine = millstream_topology::probe(&args.engine.plan.topology().source)?;
         let report = hops::hops(&machine, HOPS_TIME).map_err(Failure::failed)?;
         return print_as(json, &report, || report.to_string());
     }

@@ -141,12 +141,12 @@ pub fn run(
     seed: u64,
     output: Output,
 ) -> Result<(), Failure> {
-    let mut options = flags.options()?;
+    let directory = model_flag.directory()?;
+    let mut options = flags.tuned_options(&directory)?;
     options.held_bytes = held_bytes();
     if args.histograms.is_some() {
         options.timeline_events_max = TIMELINE_EVENTS_MAX;
     }
-    let directory = model_flag.directory()?;
     let model = Model::open_with(&directory, flags.checks())?;
     let context_max = options.context.unwrap_or(model.spec.context_max).min(model.spec.context_max);
     let tests = args.tests(context_max)?;

@@ -60,7 +60,7 @@ struct Verified {
 /// Runs the command.
 pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
     args.check()?;
-    let (machine, plan) = args.plan.topology.place(&args.plan.request())?;
+    let (machine, plan) = args.plan.topology().place(&args.plan.request())?;
     let verified = match (args.verify, &args.model) {
         (false, _) => None,
         (true, None) => Some(verify_arena(&plan)?),
@@ -116,7 +116,7 @@ impl TopologyArgs {
     /// Starts an engine as `run` would, and looks where its arenas are.
     fn verify_model(&self, directory: &Path) -> Result<Verified, Failure> {
         let options = Options {
-            topology: self.plan.topology.clone(),
+            topology: self.plan.topology(),
             threads: self.plan.threads,
             spin_us: self.plan.spin_us,
             experts_per_layer: self.experts_per_layer,
