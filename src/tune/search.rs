@@ -11,7 +11,7 @@ use super::settings::Settings;
 use std::time::Duration;
 
 /// Blocks of two runs a side.
-const BLOCKS_MAX: usize = 7;
+const BLOCKS_MAX: usize = 10;
 /// Blocks before anything is decided.
 const BLOCKS_MIN: usize = 2;
 /// Runs that are kept in reserve for the last check.
