@@ -74,6 +74,8 @@ impl Options {
 enum Call {
     /// So many rows from memory, one call's behind the other's.
     Memory { rows: usize },
+    /// So many rows from memory, each call's somewhere else.
+    Scattered { rows: usize },
     /// The same [`CACHED_BYTES`] again and again.
     Cache,
 }
@@ -87,7 +89,19 @@ struct Table {
     works: &'static [Work],
 }
 
-const TABLES: [Table; 4] = [
+const TABLES: [Table; 6] = [
+    Table {
+        title: "matmul, weights from memory, 128 rows a call, each somewhere else (a slice of an expert)",
+        cols: 2048,
+        call: Call::Scattered { rows: 128 },
+        works: &[Work::Matmul(1)],
+    },
+    Table {
+        title: "matmul, weights from memory, 1024 rows a call, each somewhere else (its columns of down)",
+        cols: 128,
+        call: Call::Scattered { rows: 1024 },
+        works: &[Work::Matmul(1)],
+    },
     Table {
         title: "matmul, weights from memory, 128 rows a call",
         cols: COLS,
@@ -149,17 +163,19 @@ fn print_head(works: &[Work]) {
 /// Times one format with each number of threads; prints a line for each.
 fn bench(memory: &mut Memory, kernels: Kernels, format: WeightFormat, table: Table, rounds: usize) {
     let rows = match table.call {
-        Call::Memory { rows } => rows,
+        Call::Memory { rows } | Call::Scattered { rows } => rows,
         Call::Cache => 16 * (CACHED_BYTES / format.matrix_bytes(16, table.cols)).max(1),
     };
     let shape = Shape { format, rows, cols: table.cols };
     memory.fill(&shape);
     for threads in THREADS.into_iter().filter(|threads| *threads <= memory.cpus.len()) {
         let pieces = match table.call {
-            Call::Memory { .. } => memory.pieces(&shape) / threads,
+            Call::Memory { .. } | Call::Scattered { .. } => memory.pieces(&shape) / threads,
             Call::Cache => 1,
         };
-        let passes = Passes { memory, kernels, shape, pieces, threads, works: table.works, rounds };
+        let scattered = matches!(table.call, Call::Scattered { .. });
+        let works = table.works;
+        let passes = Passes { memory, kernels, shape, pieces, scattered, threads, works, rounds };
         let times = best_seconds(&passes);
         let bytes = (times.pieces_a_pass * threads * shape.bytes()) as f64;
         let rate = |seconds: f64| bytes / seconds / 1e9;

@@ -26,6 +26,8 @@ pub struct Passes<'a> {
     pub shape: Shape,
     /// Pieces of each thread; one is used again and again.
     pub pieces: usize,
+    /// Pieces are taken out of the order in which they lie.
+    pub scattered: bool,
     pub threads: usize,
     pub works: &'static [Work],
     pub rounds: usize,
@@ -91,7 +93,12 @@ impl Passes<'_> {
         }
         let mut hands = Hands::new(self.kernels, self.shape);
         let piece = |index: usize| {
-            self.memory.piece(&self.shape, thread * self.pieces + index % self.pieces)
+            let index = match self.scattered {
+                // No piece is near the one before.
+                true => index.wrapping_mul(0x9e37_79b1) % self.pieces,
+                false => index % self.pieces,
+            };
+            self.memory.piece(&self.shape, thread * self.pieces + index)
         };
         let mut next = 0;
         let mut pieces_of_pass = || {
