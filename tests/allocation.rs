@@ -33,7 +33,13 @@ fn allocations_in_decode(slots: usize, sampling: Sampling) -> usize {
         source: model.clone(),
         reader: Box::new(move |_| {
             let reader = Box::new(MemoryReader::new(source.clone()));
-            Ok(OpenedReader { reader, words: String::new(), warnings: vec![], is_light: false })
+            Ok(OpenedReader {
+                reader,
+                words: String::new(),
+                warnings: vec![],
+                is_light: false,
+                drive_node: None,
+            })
         }),
         resident_bytes: 0,
         stop_ids: vec![],

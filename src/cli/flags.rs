@@ -15,7 +15,8 @@ use millstream_stages::foresight::Recording;
 use millstream_stages::prefetch::eviction::{EVICTIONS, EvictionPolicy};
 use millstream_stages::prefetch::{LOOKAHEADS, Lookahead};
 use millstream_topology::memory::OwnMemory;
-use millstream_topology::{PlanRequest, TopologyArg};
+use millstream_topology::pin::stay_off;
+use millstream_topology::{CpuSet, MachineSource, PlanRequest, TopologyArg};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ impl ModelFlag {
 #[derive(Args, Debug)]
 pub struct PlanFlags {
     /// auto (striped on several nodes, else compact), striped, interleaved, spread, compact, single,
-    /// a MACHINE.xml, or a machine such as "pack:2 numa:1 core:8 pu:2" (a machine that isn't this
+    /// a PLAN.toml that `topology --save` wrote, a MACHINE.xml, or a machine such as "pack:2 numa:1 core:8 pu:2" (a machine that isn't this
     /// one runs with virtual nodes) [default: auto]
     #[arg(long, env = "MILLSTREAM_TOPOLOGY", value_name = "WHAT")]
     pub topology: Option<TopologyArg>,
@@ -63,6 +64,10 @@ pub struct PlanFlags {
     /// How long an idle thread spins before it parks; 0 always parks [default: the plan's]
     #[arg(long, env = "MILLSTREAM_SPIN_US", allow_negative_numbers = true, value_name = "N")]
     pub spin_us: Option<u32>,
+    /// CPUs to leave alone, such as those that serve interrupts: 0-1,16
+    #[arg(long, env = "MILLSTREAM_AVOID_CPUS", default_value = "", hide_default_value = true)]
+    #[arg(value_name = "LIST")]
+    pub avoid_cpus: CpuSet,
 }
 
 impl PlanFlags {
@@ -71,9 +76,26 @@ impl PlanFlags {
         self.topology.clone().unwrap_or_default()
     }
 
-    /// What they ask of a plan.
-    pub fn request(&self) -> PlanRequest {
-        PlanRequest { threads: self.threads, spin_us: self.spin_us, ..PlanRequest::default() }
+    /// The plan is one of a file, which says everything.
+    fn is_file(&self) -> bool {
+        matches!(self.topology().source, MachineSource::Plan(_))
+    }
+
+    /// What they ask of a plan. From here on this thread, and those that it starts, stay off the CPUs
+    /// to avoid; of another machine's CPUs only the plan knows.
+    pub fn request(&self) -> Result<PlanRequest, Failure> {
+        let here = matches!(self.topology().source, MachineSource::Live);
+        if here && !self.avoid_cpus.is_empty() {
+            stay_off(&self.avoid_cpus).map_err(|error| {
+                Failure::Usage(format!("--avoid-cpus {}: {error}", self.avoid_cpus))
+            })?;
+        }
+        Ok(PlanRequest {
+            threads: self.threads,
+            spin_us: self.spin_us,
+            avoid: self.avoid_cpus.clone(),
+            ..PlanRequest::default()
+        })
     }
 }
 
@@ -195,6 +217,7 @@ impl EngineFlags {
                 "--experts-per-layer 0: one slot a layer is the least".into(),
             ));
         }
+        let PlanRequest { threads, spin_us, avoid, .. } = self.plan.request()?;
         let recording = self.foresee.as_deref().map(read_recording).transpose()?;
         let defaults = Options::default();
         let within = |flag: &str, value: Option<usize>, default: usize, most: usize| match value {
@@ -205,8 +228,9 @@ impl EngineFlags {
         let chunk = (self.prefill_chunk, defaults.prefill_chunk);
         Ok(Options {
             topology: self.plan.topology(),
-            threads: self.plan.threads,
-            spin_us: self.plan.spin_us,
+            threads,
+            spin_us,
+            avoid_cpus: avoid,
             experts_per_layer: self.experts_per_layer,
             memory: self.memory,
             context: self.context,
@@ -268,8 +292,8 @@ impl EngineFlags {
     pub fn is_given(&self, knob: &str) -> bool {
         match knob {
             "topology" => self.plan.topology.is_some(),
-            "threads" => self.plan.threads.is_some(),
-            "spin-us" => self.plan.spin_us.is_some(),
+            "threads" => self.plan.threads.is_some() || self.plan.is_file(),
+            "spin-us" => self.plan.spin_us.is_some() || self.plan.is_file(),
             "lookahead" => self.lookahead.is_some() || self.foresee.is_some(),
             "eviction" => self.eviction.is_some(),
             "io" => self.io.is_some(),

@@ -16,6 +16,7 @@ use crate::engine::{Engine, Model, Options, Request, Setup, bandwidth};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_stages::gauge::{Event, cost_ns_per_message};
+use millstream_topology::plan_file;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
@@ -243,7 +244,7 @@ impl<'a> Session<'a> {
                 stretches: &stretches,
                 rows: &rows,
                 events: pictures::last_token(&events),
-                plan_toml: None,
+                plan_toml: &plan_file::to_text(&self.engine.setting.plan),
             };
             let names = recorded.write(place).map_err(Failure::failed)?;
             say(&format!("{} files in {}", names.len(), place.display()));

@@ -3,14 +3,14 @@
 //! `--verify` makes memory under the plan (a test arena, or with `-m` all arenas of a model as a run
 //! would), touches it and asks the kernel where its pages are. It fails if they are elsewhere.
 
-use super::flags::{PlanFlags, held_bytes, parse_memory};
+use super::flags::{PlanFlags, held_bytes, parse_memory, write_file};
 use super::{Failure, print, say};
 use crate::engine::{Engine, MemoryBudget, Model, Options};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_topology::arena::{ArenaBuilder, Binding};
 use millstream_topology::plan::PlacementPlan;
-use millstream_topology::{PlacementReport, TopologyError, render};
+use millstream_topology::{PlacementReport, PlanRequest, TopologyError, plan_file, render};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,9 +39,21 @@ pub struct TopologyArgs {
     /// With a model: all that the process may hold, as of `run` [default: 80%]
     #[arg(long, env = "MILLSTREAM_MEMORY", allow_negative_numbers = true, value_parser = parse_memory, value_name = "SIZE")]
     memory: Option<MemoryBudget>,
+    /// Write the plan as a file, for --topology FILE.toml
+    #[arg(long, env = "MILLSTREAM_SAVE", value_name = "FILE.toml", value_parser = parse_plan_name)]
+    save: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long, env = "MILLSTREAM_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
+}
+
+/// A file that `--topology` takes for a plan again.
+fn parse_plan_name(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match path.extension().is_some_and(|extension| extension == "toml") {
+        true => Ok(path),
+        false => Err("name it FILE.toml: --topology tells plans by that".to_owned()),
+    }
 }
 
 impl From<TopologyError> for Failure {
@@ -60,13 +72,17 @@ struct Verified {
 /// Runs the command.
 pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
     args.check()?;
-    let (machine, plan) = args.plan.topology().place(&args.plan.request())?;
+    let request = args.plan.request()?;
+    let (machine, plan) = args.plan.topology().place(&request)?;
     let verified = match (args.verify, &args.model) {
         (false, _) => None,
         (true, None) => Some(verify_arena(&plan)?),
-        (true, Some(directory)) => Some(args.verify_model(directory)?),
+        (true, Some(directory)) => Some(args.verify_model(directory, request)?),
     };
     let plan = verified.as_ref().map_or(plan, |verified| verified.plan.clone());
+    if let Some(file) = &args.save {
+        write_file(file, plan_file::to_text(&plan).as_bytes())?;
+    }
     if args.json {
         let mut object = serde_json::json!({
             "machine": machine,
@@ -114,11 +130,12 @@ impl TopologyArgs {
     }
 
     /// Starts an engine as `run` would, and looks where its arenas are.
-    fn verify_model(&self, directory: &Path) -> Result<Verified, Failure> {
+    fn verify_model(&self, directory: &Path, request: PlanRequest) -> Result<Verified, Failure> {
         let options = Options {
             topology: self.plan.topology(),
-            threads: self.plan.threads,
-            spin_us: self.plan.spin_us,
+            threads: request.threads,
+            spin_us: request.spin_us,
+            avoid_cpus: request.avoid,
             experts_per_layer: self.experts_per_layer,
             memory: self.memory,
             held_bytes: held_bytes(),

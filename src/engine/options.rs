@@ -11,6 +11,7 @@ use millstream_stages::load::ReadNeeds;
 use millstream_stages::prefetch::Lookahead;
 use millstream_stages::prefetch::eviction::EvictionPolicy;
 use millstream_topology::TopologyArg;
+use millstream_topology::cpuset::CpuSet;
 use millstream_topology::machine::Machine;
 use millstream_topology::plan::{PlacementPlan, PlanRequest};
 use std::path::PathBuf;
@@ -32,6 +33,9 @@ pub struct Options {
     pub threads: Option<usize>,
     /// How long an idle thread spins before it parks; 0 always parks.
     pub spin_us: Option<u32>,
+    /// CPUs on which no thread is put. Threads that aren't pinned are kept off them by whoever starts
+    /// the engine ([`millstream_topology::pin::stay_off`]).
+    pub avoid_cpus: CpuSet,
     /// Expert slots per layer.
     pub experts_per_layer: Option<usize>,
     /// What the process may hold in all.
@@ -78,6 +82,7 @@ impl Default for Options {
             topology: TopologyArg::default(),
             threads: None,
             spin_us: None,
+            avoid_cpus: CpuSet::new(),
             experts_per_layer: None,
             memory: None,
             held_bytes: None,
@@ -130,6 +135,8 @@ impl Setup {
         let request = PlanRequest {
             threads: options.threads,
             spin_us: options.spin_us,
+            avoid: options.avoid_cpus.clone(),
+            drive_node: reads.drive_node,
             io_is_light: reads.is_light && needs.all_straight() && !model.source.verifies_experts(),
             ..PlanRequest::default()
         };

@@ -11,6 +11,8 @@ use millstream_stages::load::{
     DEPTH_MAX, DIRECT_ALIGN_BYTES, PreadReader, ReadFiles, Reader, UringReader,
 };
 use millstream_topology::arena::Bounce;
+use millstream_topology::cpuset::NodeId;
+use millstream_topology::drive::node_of_file;
 use std::fs::File;
 use std::io::Error;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -131,6 +133,8 @@ pub struct OpenedReader {
     pub warnings: Vec<String>,
     /// Its reads cost the thread that polls it next to nothing.
     pub is_light: bool,
+    /// The node that the files' drive hangs on, where known and several nodes are.
+    pub drive_node: Option<NodeId>,
 }
 
 /// Why files can't be read as asked.
@@ -176,6 +180,7 @@ pub fn open_reader(
     options: &ReadOptions,
 ) -> Result<OpenedReader, ReadsError> {
     let mut warnings = vec![];
+    let drive_node = files.first().and_then(|file| node_of_file(&file.path));
     let mut copies = vec![files.to_vec()];
     if let Some(directory) = &options.mirror {
         copies.push(open_mirror(files, directory)?);
@@ -199,7 +204,8 @@ pub fn open_reader(
             Ok(reader) => {
                 let words = format!("io uring {how} depth {}", options.io_depth);
                 let reader = Box::new(reader);
-                return Ok(OpenedReader { reader, words, warnings, is_light: is_direct });
+                let is_light = is_direct;
+                return Ok(OpenedReader { reader, words, warnings, is_light, drive_node });
             }
             Err(source) if options.io == IoChoice::Uring => {
                 return Err(ReadsError::Uring { source });
@@ -210,10 +216,10 @@ pub fn open_reader(
             )),
         }
     }
-    let reader = PreadReader::start(files, options.readers);
+    let reader = PreadReader::start(files, options.readers, drive_node);
     let reader = Box::new(reader.map_err(|source| ReadsError::Thread { source })?);
     let words = format!("io pread {how} readers {}", options.readers);
-    Ok(OpenedReader { reader, words, warnings, is_light: false })
+    Ok(OpenedReader { reader, words, warnings, is_light: false, drive_node })
 }
 
 /// The copies, each with its share of the experts, and words about that.

@@ -176,7 +176,8 @@ pub fn assemble(
     let table = SeriesTable { nodes: plan.nodes.len(), copies: reader.copies() };
     let gauges = Arc::new(Gauges::new(table, limits.timeline_events_max));
     let mut compute = Some(Compute::new(executor, *kernels, map, plan.threads, spec, &limits));
-    let mut desk = Some(LoadDesk::new(reader, &limits, &needs).map_err(PlaceError::from)?);
+    let desk = LoadDesk::new(reader, &limits, &needs, plan.drive_node);
+    let mut desk = Some(desk.map_err(PlaceError::from)?);
     let mut made = vec![];
     for (seat, inbox) in directory.inboxes.iter().enumerate() {
         let id = SeatId(seat as u32);

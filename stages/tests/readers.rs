@@ -59,7 +59,7 @@ fn readers_of(copies: &[&Path], depth: usize, threads: usize) -> Vec<(String, Bo
             Ok(reader) => readers.push((format!("uring, direct {direct}"), Box::new(reader))),
             Err(error) => say(&format!("io_uring was not tested: {error}")),
         }
-        let pread = PreadReader::start(files, threads).expect("threads");
+        let pread = PreadReader::start(files, threads, None).expect("threads");
         readers.push((format!("pread, direct {direct}"), Box::new(pread)));
     }
     readers

@@ -50,7 +50,13 @@ impl Repeating {
             source: self.clone(),
             reader: Box::new(move |_| {
                 let reader = Box::new(MemoryReader::new(stored.clone()));
-                Ok(OpenedReader { reader, words: String::new(), warnings: vec![], is_light: false })
+                Ok(OpenedReader {
+                    reader,
+                    words: String::new(),
+                    warnings: vec![],
+                    is_light: false,
+                    drive_node: None,
+                })
             }),
             resident_bytes: 0,
             stop_ids: vec![],

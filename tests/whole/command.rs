@@ -170,6 +170,29 @@ fn reader_that_goes_away_ends_the_command_quietly() {
 }
 
 #[test]
+fn verify_says_where_the_pages_of_an_arena_and_of_a_model_are() {
+    let placement = |arguments: &[&str]| {
+        let (out, _) = expect(&[&["topology", "--verify", "--json"], arguments].concat(), 0);
+        let object: serde_json::Value = serde_json::from_str(&out).expect("one JSON object");
+        let total = &object["placement"]["total"];
+        let by_node = total["by_node_bytes"].as_object().expect("shares by node");
+        let placed: u64 = by_node.values().map(|bytes| bytes.as_u64().expect("bytes")).sum();
+        assert_eq!(Some(placed), total["bytes"].as_u64(), "{total}");
+        object["placement"].clone()
+    };
+    let nodes = ["--topology", "numa:3 core:1 pu:1"];
+    assert_eq!(placement(&nodes)["total"]["bytes"], 3 * (64 << 20));
+    let tiny = tiny();
+    let model = placement(&[&nodes[..], &["-m", &tiny, "--experts-per-layer", "2"]].concat());
+    assert_eq!(model["is_as_planned"], serde_json::Value::Null, "virtual nodes");
+    let arenas = model["arenas"].as_array().expect("arenas");
+    assert_eq!((&arenas[0]["name"], &arenas[1]["name"]), (&"ends".into(), &"layer 0".into()));
+    assert_eq!(arenas[1]["segments"].as_array().expect("segments").len(), 3);
+    let (_, err) = expect(&["topology", "-m", &tiny], 2);
+    assert!(err.contains("--verify"), "{err}");
+}
+
+#[test]
 fn inspect_and_topology_speak_to_people_and_programs() {
     let (out, _) = expect(&["inspect", &tiny()], 0);
     assert!(out.contains("glm_moe_dsa"), "{out}");

@@ -216,7 +216,13 @@ pub fn hash_of(model: &Arc<RandomModel>, run: &Run) -> u64 {
         source: model.clone(),
         reader: Box::new(move |_| {
             let reader = Box::new(MemoryReader::new(source.clone()));
-            Ok(OpenedReader { reader, words: String::new(), warnings: vec![], is_light: false })
+            Ok(OpenedReader {
+                reader,
+                words: String::new(),
+                warnings: vec![],
+                is_light: false,
+                drive_node: None,
+            })
         }),
         resident_bytes: 0,
         stop_ids: vec![],

@@ -18,14 +18,15 @@ const UNSAFE_PLACES: [&str; 5] = [
 ];
 
 /// Packages that have one home each: crate name in code, prefixes of the home's path.
-const HOMES: [(&str, &str); 11] = [
+const HOMES: [(&str, &str); 12] = [
     ("hwlocality", "topology/src/hwloc.rs"),
     ("core_affinity", "topology/src/pin.rs"),
     ("memmap2", "topology/src/arena/"),
     ("io_uring", "stages/src/load/uring.rs"),
     ("crossbeam_channel", "src/engine/"),
     ("rayon", "src/checkpoint/ src/convert/"),
-    ("rustix", "src/checkpoint/pack/ src/convert/"),
+    ("rustix", "src/checkpoint/pack/ src/convert/ topology/src/pin.rs"),
+    ("toml", "topology/src/plan_file.rs"),
     ("xxhash_rust", "src/checkpoint/pack/"),
     ("indicatif", "src/cli/"),
     ("hdrhistogram", "stages/src/gauge/"),

@@ -64,6 +64,16 @@ fn what_was_tuned_is_used_and_said_and_flags_and_variables_beat_it() {
         object["answer_ids"].clone()
     };
     assert_eq!(ids(&plain), ids(&off), "settings never change an answer");
+    // A plan of a file says how many threads there are and how they wait.
+    let plan = config.path().join("plan.toml");
+    let plan = plan.to_str().expect("UTF-8");
+    let (code, _, err) = run(config.path(), &["topology", "--threads", "2", "--save", plan]);
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = run(config.path(), &[&base[..], &["--topology", plan]].concat());
+    assert!(
+        code == 0 && err.contains("tuned: prefill-chunk=7") && err.contains("2 threads on"),
+        "{err}"
+    );
     // Other commands use it, too; other models don't.
     let bench = ["bench", "-m", &model, "-p", "0", "-n", "3", "-r", "1", "-d", "0"];
     let (code, out, err) = run(config.path(), &bench);

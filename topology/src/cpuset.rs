@@ -3,7 +3,7 @@
 //! Numbers may have gaps and may be large; nothing here assumes `0..n`. Sets are read and printed
 //! in the kernel's list form, `0-3,7`.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,8 @@ use std::str::FromStr;
 macro_rules! os_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+        #[derive(Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub u32);
 
@@ -93,6 +94,11 @@ impl CpuSet {
     /// The CPUs that are in both sets.
     pub fn intersection(&self, other: &CpuSet) -> CpuSet {
         self.0.intersection(&other.0).copied().collect()
+    }
+
+    /// The CPUs of this set that aren't in the other.
+    pub fn without(&self, other: &CpuSet) -> CpuSet {
+        self.0.difference(&other.0).copied().collect()
     }
 
     /// No CPU is in both sets.

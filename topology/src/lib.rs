@@ -16,8 +16,10 @@
 //! | [`machine`] | what a probe saw, and the one place that makes sense of it |
 //! | [`probe`](mod@probe) | `--topology` to a machine and a policy; the errors |
 //! | [`sysfs`], `hwloc`, [`synthetic`] | the three ways to see a machine |
+//! | [`drive`] | which node the drive of a file hangs on |
 //! | [`policy`] | the table of placement policies |
 //! | [`plan`] | who sits where: what everything downstream obeys |
+//! | [`plan_file`] | plans as files |
 //! | [`pin`] | pins a thread and looks whether it took |
 //! | [`arena`] | the memory of a layer: segments, resident regions, expert slots, leases |
 //! | [`verify`] | whether memory lies where the plan says |
@@ -30,6 +32,7 @@
 pub mod affinity;
 pub mod arena;
 pub mod cpuset;
+pub mod drive;
 mod hash;
 #[cfg(feature = "hwloc")]
 mod hwloc;
@@ -37,6 +40,7 @@ pub mod machine;
 pub mod memory;
 pub mod pin;
 pub mod plan;
+pub mod plan_file;
 pub mod policy;
 pub mod probe;
 pub mod render;

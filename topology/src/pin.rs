@@ -1,6 +1,7 @@
-//! The home of core_affinity: pins the calling thread to one CPU and looks whether it took.
+//! Pins the calling thread to one CPU (the home of core_affinity), or keeps it to a set of them, and
+//! looks whether it took.
 //!
-//! Called by a seat or crew thread once, as its first act. A pinned thread passes its one-CPU mask
+//! Called by a thread once, as its first act. A pinned thread passes its one-CPU mask
 //! on to every thread it starts, so threads that should stay unpinned are started from an unpinned
 //! one: start all threads first, let each pin itself.
 
@@ -37,6 +38,9 @@ pub enum PinError {
         /// The CPU.
         cpu: CpuId,
     },
+    /// There would be no CPU to run on.
+    #[error("no CPU would be left to run on; avoid fewer")]
+    NoneLeft,
     /// The kernel took the call and did something else.
     #[error(
         "pinned a thread to CPU {cpu}, but the kernel lets it run on {now}; a cpuset changed \
@@ -72,6 +76,40 @@ pub fn pin_current_thread(cpu: CpuId) -> Result<(), PinError> {
     Ok(())
 }
 
+/// Keeps the calling thread, and every thread that it starts from now on, off some CPUs. Threads that
+/// are pinned later may still be pinned to any CPU that the process was started with.
+///
+/// # Errors
+/// When no CPU would be left, or the kernel refuses.
+pub fn stay_off(avoid: &CpuSet) -> Result<(), PinError> {
+    keep_to(&current_cpus().without(avoid))
+}
+
+/// Keeps the calling thread to those of some CPUs that it may run on; where that is none, it stays
+/// as it is.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn stay_near(cpus: &CpuSet) -> Result<(), PinError> {
+    let common = current_cpus().intersection(cpus);
+    if common.is_empty() { Ok(()) } else { keep_to(&common) }
+}
+
+/// Sets the calling thread's mask.
+fn keep_to(cpus: &CpuSet) -> Result<(), PinError> {
+    let Some(first) = cpus.first() else { return Err(PinError::NoneLeft) };
+    let mut mask = rustix::thread::CpuSet::new();
+    for cpu in cpus.iter() {
+        if cpu.0 >= CPUS_MAX {
+            return Err(PinError::NumberTooLarge { cpu });
+        }
+        mask.set(cpu.index());
+    }
+    rustix::thread::sched_setaffinity(None, &mask).map_err(|_| PinError::Refused { cpu: first })?;
+    let now = current_cpus();
+    if now != *cpus { Err(PinError::NotTaken { cpu: first, now }) } else { Ok(()) }
+}
+
 /// The CPUs that the calling thread may run on now.
 fn current_cpus() -> CpuSet {
     AffinityMask::read(Path::new("/")).cpus.unwrap_or_else(|| {
@@ -94,6 +132,32 @@ mod tests {
                     assert_eq!(current_cpus(), [cpu].into_iter().collect());
                 });
             }
+        });
+    }
+
+    #[test]
+    fn avoided_cpus_are_left_and_a_set_is_kept_to() {
+        let allowed = AffinityMask::capture().cpus.clone().expect("Linux tells the mask");
+        let first: CpuSet = allowed.first().into_iter().collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(stay_off(&allowed), Err(PinError::NoneLeft));
+                stay_near(&[CpuId(1000)].into_iter().collect()).unwrap();
+                assert_eq!(current_cpus(), allowed, "nothing in common: as it was");
+                if allowed.len() == 1 {
+                    println!("one CPU only: nothing more to check");
+                    return;
+                }
+                stay_off(&first).unwrap();
+                let others = allowed.without(&first);
+                assert_eq!(current_cpus(), others);
+                std::thread::scope(|inner| {
+                    inner.spawn(|| assert_eq!(current_cpus(), others, "threads inherit it"));
+                });
+                let last: CpuSet = others.iter().last().into_iter().collect();
+                stay_near(&last).unwrap();
+                assert_eq!(current_cpus(), last);
+            });
         });
     }
 

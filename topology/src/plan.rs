@@ -5,9 +5,9 @@
 //! CPU), by the arenas (which node) and by the reports. A plan is a plain value: nothing here
 //! looks at the live machine.
 
-use crate::cpuset::{CpuId, NodeId};
+use crate::cpuset::{CpuId, CpuSet, NodeId};
 use crate::hash::StableHash;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// What the user may ask of a plan; `None` leaves the choice to the policy.
@@ -19,6 +19,10 @@ pub struct PlanRequest {
     pub spin_us: Option<u32>,
     /// The only nodes to use, by the operating system's number.
     pub nodes: Option<Vec<NodeId>>,
+    /// CPUs to leave alone, though we may use them: busy with interrupts or other work.
+    pub avoid: CpuSet,
+    /// The node that the model's drive hangs on, where known.
+    pub drive_node: Option<NodeId>,
     /// Reads cost a compute thread next to nothing (they never block it and need no unpacking), so
     /// that the leader may host the loaders where no CPU is spare.
     pub io_is_light: bool,
@@ -48,12 +52,15 @@ pub struct PlacementPlan {
     pub threads: usize,
     /// How long an idle compute thread spins before it parks, in microseconds.
     pub spin_us: u32,
+    /// The node that the model's drive hangs on, where known: buffers of reads lie there. Belongs to
+    /// the model and not to the placement, so that plans of two models compare.
+    pub drive_node: Option<NodeId>,
     /// What the user should know: fallbacks, clamps, nodes left out.
     pub warnings: Vec<String>,
 }
 
 /// Which node the pages of the arenas come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryPolicy {
     /// Each segment from its own node: a crew reads only its node's memory.
@@ -173,7 +180,7 @@ impl PlacementPlan {
     pub fn validate(&self) -> Result<(), String> {
         let check = |holds: bool, promise: &str| match holds {
             true => Ok(()),
-            false => Err(format!("policy `{}` broke: {promise}", self.policy)),
+            false => Err(format!("a plan of policy `{}` breaks a rule: {promise}", self.policy)),
         };
         check(!self.nodes.is_empty(), "a plan has a node")?;
         check(self.leader.node == 0, "the leader sits on the first node")?;

@@ -1,4 +1,4 @@
-//! The front door: the value of `--topology` to a machine and a policy's name.
+//! The front door: the value of `--topology` to a machine, and a policy's name or a plan's file.
 //!
 //! [`TopologyArg`] parses the text, [`probe`] looks. The live machine is probed through hwloc where
 //! that is built in, and through the kernel's files where it isn't or fails.
@@ -6,7 +6,7 @@
 use crate::machine::Machine;
 use crate::plan::{PlacementPlan, PlanRequest};
 use crate::policy::{self, PolicyName};
-use crate::{synthetic, sysfs};
+use crate::{plan_file, synthetic, sysfs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -15,7 +15,8 @@ use std::str::FromStr;
 pub enum TopologyError {
     /// Neither a policy nor a machine.
     #[error(
-        "--topology {text}: not known; use one of {known}, a MACHINE.xml that \
+        "--topology {text}: not known; use one of {known}, a PLAN.toml that \
+         `millstream topology --save PLAN.toml` wrote, a MACHINE.xml that \
          `lstopo MACHINE.xml` wrote, or a machine like \"pack:2 numa:1 core:8 pu:2\""
     )]
     UnknownName {
@@ -50,6 +51,14 @@ pub enum TopologyError {
         /// The file.
         path: String,
     },
+    /// A plan in a file that can't be run under.
+    #[error("plan {}: {reason}", path.display())]
+    PlanFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        reason: String,
+    },
     /// A wish that no plan for this machine can grant.
     #[error("{0}")]
     Request(String),
@@ -64,6 +73,8 @@ pub enum MachineSource {
     Synthetic(String),
     /// A file that hwloc wrote.
     Xml(PathBuf),
+    /// The machine that this process runs on, under the plan in a file.
+    Plan(PathBuf),
 }
 
 /// The value of `--topology`.
@@ -95,6 +106,9 @@ impl FromStr for TopologyArg {
         if Path::new(text).extension().is_some_and(|ext| ext.eq_ignore_ascii_case("xml")) {
             return Ok(on(MachineSource::Xml(PathBuf::from(text))));
         }
+        if Path::new(text).extension().is_some_and(|ext| ext.eq_ignore_ascii_case("toml")) {
+            return Ok(on(MachineSource::Plan(PathBuf::from(text))));
+        }
         if text.contains(':') {
             return Ok(on(MachineSource::Synthetic(text.to_owned())));
         }
@@ -110,7 +124,10 @@ impl TopologyArg {
     /// When the machine can't be read, or no plan for it can grant the request.
     pub fn place(&self, request: &PlanRequest) -> Result<(Machine, PlacementPlan), TopologyError> {
         let machine = probe(&self.source)?;
-        let plan = policy::plan(&machine, self.policy, request)?;
+        let plan = match &self.source {
+            MachineSource::Plan(path) => plan_file::read(path, &machine, request)?,
+            _ => policy::plan(&machine, self.policy, request)?,
+        };
         Ok((machine, plan))
     }
 }
@@ -122,7 +139,7 @@ impl TopologyArg {
 /// warnings where it had to be guessed.
 pub fn probe(source: &MachineSource) -> Result<Machine, TopologyError> {
     match source {
-        MachineSource::Live => Ok(probe_live()),
+        MachineSource::Live | MachineSource::Plan(_) => Ok(probe_live()),
         MachineSource::Synthetic(text) => synthetic::probe(text),
         MachineSource::Xml(path) => probe_xml(path),
     }
@@ -179,6 +196,7 @@ mod tests {
             assert!(!policy.story().is_empty());
         }
         assert_eq!(parse("a/big.XML").source, MachineSource::Xml("a/big.XML".into()));
+        assert_eq!(parse("my/plan.toml").source, MachineSource::Plan("my/plan.toml".into()));
         let text = "pack:2 numa:1 core:8 pu:2";
         assert_eq!(parse(text).source, MachineSource::Synthetic(text.to_owned()));
     }
@@ -186,9 +204,17 @@ mod tests {
     #[test]
     fn unknown_name_lists_the_known_ones() {
         let error = "sprad".parse::<TopologyArg>().unwrap_err().to_string();
-        for name in
-            ["sprad", "auto", "compact", "striped", "interleaved", "single", ".xml", "pack:2"]
-        {
+        for name in [
+            "sprad",
+            "auto",
+            "compact",
+            "striped",
+            "interleaved",
+            "single",
+            ".toml",
+            ".xml",
+            "pack:2",
+        ] {
             assert!(error.contains(name), "{error}");
         }
     }

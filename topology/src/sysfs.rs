@@ -148,6 +148,14 @@ pub(crate) fn interleave_weight(root: &Path, node: NodeId) -> Option<u32> {
     value(root.join(format!("sys/kernel/mm/mempolicy/weighted_interleave/node{node}")))
 }
 
+/// The node that a disk hangs on; the kernel writes -1 where it doesn't know.
+pub(crate) fn drive_node(block: &Path) -> Option<NodeId> {
+    let node = ["device/numa_node", "device/device/numa_node"]
+        .iter()
+        .find_map(|name| value::<i64>(block.join(name)));
+    node.and_then(|id| u32::try_from(id).ok()).map(NodeId)
+}
+
 /// Disks: block devices that hang on hardware (loop, RAM and mapped devices have no `device`).
 pub(crate) fn drives(root: &Path) -> Vec<Drive> {
     let entries = fs::read_dir(root.join("sys/block")).into_iter().flatten().flatten();
@@ -156,14 +164,10 @@ pub(crate) fn drives(root: &Path) -> Vec<Drive> {
         if !path.join("device").exists() {
             return None;
         }
-        let node = ["device/numa_node", "device/device/numa_node"]
-            .iter()
-            .find_map(|name| value::<i64>(path.join(name)))
-            .and_then(|id| u32::try_from(id).ok());
         let sectors: Option<u64> = value(path.join("size"));
         Some(Drive {
             name: entry.file_name().to_string_lossy().into_owned(),
-            node: node.map(NodeId),
+            node: drive_node(&path),
             rotational: value::<u32>(path.join("queue/rotational")).map(|flag| flag != 0),
             // The kernel counts 512-byte sectors here, whatever the drive's own are.
             size_bytes: sectors.and_then(|count| count.checked_mul(512)),

@@ -1,10 +1,12 @@
 //! The KV of one layer: latents, rope keys and index keys in pages of one block each.
 //!
 //! Owned by `Attend(L)`. A page holds [`KV_BLOCK_ROWS`] positions of one sequence; which page a
-//! position lies on is the engine's choice and travels with the wave.
+//! position lies on is the engine's choice and travels with the wave. Every node's crew reads all of
+//! it, so on several nodes its memory is dealt over them.
 
 use crate::limits::KV_BLOCK_ROWS;
 use crate::spec::{IndexerUse, MlaSpec};
+use millstream_topology::arena::LayerArena;
 
 /// A position's place in the store: page * KV_BLOCK_ROWS + offset.
 #[derive(Clone, Copy)]
@@ -21,13 +23,19 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Room for `pages` pages; `None` when the system doesn't give that much memory.
-    pub fn new(mla: &MlaSpec, pages: usize) -> Option<Keys> {
+    /// Room for `pages` pages, over the nodes that the layer's arena is bound to; `None` when the
+    /// system doesn't give that much memory.
+    pub fn new(mla: &MlaSpec, pages: usize, arena: &LayerArena) -> Option<Keys> {
         let index_dim = match &mla.indexer {
             IndexerUse::Full(indexer) => indexer.dim,
             _ => 0,
         };
-        let room = |width: usize| zeroed(pages.checked_mul(KV_BLOCK_ROWS * width)?);
+        let room = |width: usize| {
+            let room = zeroed(pages.checked_mul(KV_BLOCK_ROWS * width)?)?;
+            // A refusal leaves it on the node of the thread that writes it: slower, not wrong.
+            let _ = arena.deal_over_nodes(bytemuck::cast_slice(&room));
+            Some(room)
+        };
         Some(Keys {
             latent_rank: mla.latent_rank,
             rope_dim: mla.rope_dim,

@@ -165,7 +165,7 @@ impl Attend {
         let spec = model.layers[layer.index()].clone();
         let AttentionSpec::Mla(mla) = &spec.attention;
         // The largest by far comes first, so that a refusal is told and not died of.
-        let keys = Keys::new(mla, limits.kv_pages_max)?;
+        let keys = Keys::new(mla, limits.kv_pages_max, &arena)?;
         let buffers = Buffers::default();
         Some(Attend { layer, hidden: model.hidden, keys, weights, buffers, arena, spec })
     }

@@ -13,6 +13,7 @@ use crate::ids::{LayerId, Tag};
 use crate::limits::Limits;
 use crate::stage::{ActorId, Envelope, Message, StageKind};
 use millstream_topology::arena::ArenaError;
+use millstream_topology::cpuset::NodeId;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ struct Waiting {
 }
 
 impl LoadDesk {
-    /// A desk with as many jobs as `limits` allows, made for these needs.
+    /// A desk with as many jobs as `limits` allows, made for these needs; buffers lie near the drive.
     ///
     /// # Errors
     /// When a bounce buffer can't be had.
@@ -43,10 +44,12 @@ impl LoadDesk {
         mut reader: Box<dyn Reader>,
         limits: &Limits,
         needs: &ReadNeeds,
+        drive_node: Option<NodeId>,
     ) -> Result<LoadDesk, ArenaError> {
         let jobs = |count: usize, bounce_bytes: usize| {
             let room = JobRoom { bounce_bytes, ..needs.room };
-            (0..count).map(|_| ReadJob::new(room).map(Box::new)).collect::<Result<Vec<_>, _>>()
+            let job = |_| ReadJob::near(room, drive_node).map(Box::new);
+            (0..count).map(job).collect::<Result<Vec<_>, _>>()
         };
         let straight = if needs.any_straight() { limits.reads_straight_max } else { 0 };
         let bounced = if needs.room.bounce_bytes > 0 { limits.reads_bounced_max } else { 0 };

@@ -10,6 +10,7 @@ use super::{LoadClass, LoadOrder};
 use crate::ids::{ExpertId, LayerId, Tag};
 use crate::weights::{Extent, Staged};
 use millstream_topology::arena::{ArenaError, Bounce, FillLease};
+use millstream_topology::cpuset::NodeId;
 use std::fmt;
 use std::ops::Range;
 
@@ -53,9 +54,17 @@ impl ReadJob {
     /// # Errors
     /// When the bounce buffer can't be had.
     pub fn new(room: JobRoom) -> Result<ReadJob, ArenaError> {
+        ReadJob::near(room, None)
+    }
+
+    /// An idle job whose buffer lies on a node: that of the drive.
+    ///
+    /// # Errors
+    /// When the bounce buffer can't be had.
+    pub fn near(room: JobRoom, node: Option<NodeId>) -> Result<ReadJob, ArenaError> {
         let bounce = match room.bounce_bytes {
             0 => None,
-            bytes => Some(Bounce::new(bytes)?),
+            bytes => Some(Bounce::near(bytes, node)?),
         };
         Ok(ReadJob {
             layer: LayerId(0),

@@ -9,6 +9,9 @@ use super::job::ReadJob;
 use super::progress::Geometry;
 use super::reader::{ReadFiles, Reader};
 use crate::ids::{ExpertId, LayerId, Tag};
+use millstream_topology::cpuset::NodeId;
+use millstream_topology::drive::cpus_of_node;
+use millstream_topology::pin::stay_near;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -35,18 +38,25 @@ struct Worker {
 }
 
 impl PreadReader {
-    /// Starts the threads.
+    /// Starts the threads, on the CPUs of the node that the drive hangs on, where that is known.
     ///
     /// # Errors
     /// When a thread can't be started.
-    pub fn start(files: ReadFiles, threads: usize) -> std::io::Result<PreadReader> {
+    pub fn start(
+        files: ReadFiles,
+        threads: usize,
+        drive_node: Option<NodeId>,
+    ) -> std::io::Result<PreadReader> {
+        let near = drive_node.map(cpus_of_node);
         let threads = threads.max(1);
         let (sender, finished) = sync_channel(threads);
         let start = |number: usize| {
             let (jobs, receiver) = sync_channel::<Box<ReadJob>>(1);
-            let (files, sender) = (files.clone(), sender.clone());
+            let (files, sender, near) = (files.clone(), sender.clone(), near.clone());
             let name = format!("reader-{number}");
             let thread = std::thread::Builder::new().name(name).spawn(move || {
+                // A wish: a thread that isn't near reads as well, only from further away.
+                let _ = near.map(|cpus| stay_near(&cpus));
                 for mut job in receiver {
                     read(&files, &mut job);
                     // The reader is gone only when it is being dropped.

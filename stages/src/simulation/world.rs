@@ -158,6 +158,7 @@ impl Case {
             residency: host(),
             io: host(),
             spin_us: 0,
+            drive_node: None,
             warnings: vec![],
         };
         let request = LimitsRequest {

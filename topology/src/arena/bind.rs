@@ -21,7 +21,7 @@
 use super::ArenaError;
 use super::calls::{MPOL_WEIGHTED_INTERLEAVE, Target, bind_pages};
 use super::layout::Span;
-use super::mapping::Mapping;
+use super::mapping::{Mapping, page_bytes};
 use crate::cpuset::NodeId;
 use crate::plan::{MemoryPolicy, PlacementPlan};
 use crate::sysfs;
@@ -117,6 +117,23 @@ impl Binding {
             }
         }
         Ok(())
+    }
+
+    /// Deals the pages of memory that isn't an arena's over the nodes that arenas are bound to;
+    /// does nothing where that is one node or binding is off.
+    pub(super) fn deal(&self, memory: &[u8]) -> io::Result<()> {
+        let nodes: BTreeSet<NodeId> = self.targets.iter().flat_map(|t| t.nodes.clone()).collect();
+        let page = page_bytes();
+        let from = memory.as_ptr().addr().next_multiple_of(page);
+        let to = (memory.as_ptr().addr() + memory.len()) / page * page;
+        if nodes.len() < 2 || from >= to {
+            return Ok(());
+        }
+        let mode = match self.targets[0].mode {
+            MPOL_WEIGHTED_INTERLEAVE => MPOL_WEIGHTED_INTERLEAVE,
+            _ => libc::MPOL_INTERLEAVE,
+        };
+        bind_pages(from, to - from, &Target { mode, nodes: nodes.into_iter().collect() })
     }
 
     /// What is bound as one: (target, address, bytes). Neighbours that are bound alike go together,

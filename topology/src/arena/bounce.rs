@@ -6,8 +6,10 @@
 #![allow(unsafe_code)]
 
 use super::ArenaError;
+use super::calls::{Target, bind_pages};
 use super::layout::Span;
 use super::mapping::Mapping;
+use crate::cpuset::NodeId;
 
 /// Anonymous memory of its own, zero at first.
 #[derive(Debug)]
@@ -22,7 +24,21 @@ impl Bounce {
     /// # Errors
     /// When the kernel gives no mapping.
     pub fn new(bytes: usize) -> Result<Bounce, ArenaError> {
+        Bounce::near(bytes, None)
+    }
+
+    /// [`Bounce::new`], on a node where that is permitted: that of the drive that writes into it.
+    ///
+    /// # Errors
+    /// When the kernel gives no mapping.
+    pub fn near(bytes: usize, node: Option<NodeId>) -> Result<Bounce, ArenaError> {
         let mapping = Mapping::new(bytes)?;
+        if let Some(node) = node {
+            let (address, whole) = mapping.whole();
+            let target = Target { mode: libc::MPOL_PREFERRED, nodes: vec![node] };
+            // A wish: where it is refused the buffer is as good, only further away.
+            let _ = bind_pages(address, whole, &target);
+        }
         mapping.ask_huge_pages();
         // Kernels before 5.14 can't; pages then come on first touch.
         let _ = mapping.populate(Span { offset: 0, bytes });
@@ -72,7 +88,9 @@ mod tests {
 
     #[test]
     fn bytes_are_zero_aligned_and_kept_when_moved() {
-        let mut bounce = Bounce::new((3 << 20) + 5).expect("mapped");
+        // A node that isn't there is a wish that isn't granted.
+        drop(Bounce::near(5, Some(NodeId(900))).expect("mapped"));
+        let mut bounce = Bounce::near((3 << 20) + 5, Some(NodeId(0))).expect("mapped");
         assert_eq!((bounce.len(), bounce.is_empty()), ((3 << 20) + 5, false));
         assert!(bounce.bytes().iter().all(|&byte| byte == 0));
         assert_eq!(bounce.pointer_mut().addr() % (2 << 20), 0);

@@ -19,7 +19,7 @@ pub(super) struct Target {
 /// MPOL_WEIGHTED_INTERLEAVE, since Linux 6.9.
 pub(super) const MPOL_WEIGHTED_INTERLEAVE: libc::c_int = 6;
 
-/// mbind(2) on whole pages of one of our mappings: pages that are touched from now on come from
+/// mbind(2) on whole pages of our memory: pages that are touched from now on come from
 /// where `target` says; pages that are there stay.
 pub(super) fn bind_pages(address: usize, bytes: usize, target: &Target) -> io::Result<()> {
     const WORD_BITS: usize = libc::c_ulong::BITS as usize;
@@ -33,7 +33,8 @@ pub(super) fn bind_pages(address: usize, bytes: usize, target: &Target) -> io::R
     // SAFETY:
     // - mbind changes where pages of the range come from, never their contents; no flag asks to
     //   move pages.
-    // - the range is part of a live `Mapping`: callers take it from `whole` and `pointer`.
+    // - the range is whole pages of live memory of ours: callers take it from a `Mapping` or from
+    //   inside a slice. Where it isn't mapped the kernel refuses and changes nothing that is used.
     // - `mask` holds `bits - 1` bits and outlives the call, which only reads it.
     let result = unsafe {
         libc::syscall(

@@ -136,6 +136,15 @@ impl LayerArena {
         self.binding.is_on()
     }
 
+    /// Deals the pages of other memory, which nothing has touched yet, over the nodes that this arena
+    /// is bound to, if they are several. For what all nodes read alike.
+    ///
+    /// # Errors
+    /// When the kernel refuses; then pages come from where they are touched first.
+    pub fn deal_over_nodes(&self, memory: &[u8]) -> std::io::Result<()> {
+        self.binding.deal(memory)
+    }
+
     /// Ends the time in which the arena's pages come in: pages that are touched later (slots that
     /// gave theirs back) prefer their node, and come from another when it is full.
     ///

@@ -16,7 +16,7 @@ mod striped;
 
 use crate::cpuset::NodeId;
 use crate::machine::Machine;
-use crate::plan::{MemoryPolicy, PlacementPlan, PlanRequest};
+use crate::plan::{MemoryPolicy, PlacementPlan, PlanRequest, SeatHost};
 use crate::probe::TopologyError;
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub const POLICIES: &[&dyn Policy] = &[
 /// Compute threads that a plan may have; beyond any machine, so a typing mistake.
 pub const THREADS_MAX: usize = 4096;
 /// Spin time that a plan may have: a second.
-const SPIN_US_MAX: u32 = 1_000_000;
+pub(crate) const SPIN_US_MAX: u32 = 1_000_000;
 
 /// The name of a policy of the table, or `auto`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +91,15 @@ pub fn plan(
     Ok(plan)
 }
 
+/// Gives reads that cost next to nothing to the leader of a plan that was made before it was known
+/// that they do, where they would share a CPU with compute threads otherwise.
+pub(crate) fn take_light_reads(plan: &mut PlacementPlan, request: &PlanRequest) {
+    let crowded = plan.is_pinned() && plan.io == SeatHost::OwnThread(None);
+    if request.io_is_light && crowded {
+        plan.io = SeatHost::Leader;
+    }
+}
+
 /// What `auto` means here.
 fn choose(machine: &Machine, request: &PlanRequest) -> &'static str {
     if seating::pools(machine, request).len() > 1 { "striped" } else { "compact" }
@@ -111,7 +120,14 @@ fn check(machine: &Machine, request: &PlanRequest) -> Result<(), TopologyError> 
     let list = |nodes: &mut dyn Iterator<Item = NodeId>| -> String {
         nodes.map(|id| id.to_string()).collect::<Vec<_>>().join(", ")
     };
-    let all = seating::pools(machine, &PlanRequest::default());
+    let avoid = request.avoid.clone();
+    let all = seating::pools(machine, &PlanRequest { avoid, ..PlanRequest::default() });
+    if all.is_empty() {
+        return refuse(format!(
+            "--avoid-cpus {}: none is left of the CPUs that we may use ({})",
+            request.avoid, machine.allowed
+        ));
+    }
     let usable = list(&mut all.iter().map(|pool| machine.nodes[pool.node].id));
     if request.nodes.as_ref().is_some_and(|nodes| nodes.is_empty()) {
         return refuse(format!("no node is asked for; nodes with CPUs for us are {usable}"));
@@ -126,5 +142,7 @@ fn check(machine: &Machine, request: &PlanRequest) -> Result<(), TopologyError> 
     Ok(())
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@
 //! there are more threads than CPUs.
 
 use crate::cpuset::{CpuId, CpuSet, NodeId};
-use crate::machine::Machine;
+use crate::machine::{Core, Machine};
 use crate::plan::{MemoryPolicy, PlacementPlan, PlanNode, PlanRequest, Seat, SeatHost};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,12 +44,20 @@ impl Pool {
     }
 }
 
+/// The cores of which a plan may use a CPU, each with only those CPUs.
+fn usable_cores(machine: &Machine, request: &PlanRequest) -> impl Iterator<Item = Core> {
+    machine.usable_cores().filter_map(|mut core| {
+        core.cpus.retain(|&cpu| !request.avoid.contains(cpu));
+        (!core.cpus.is_empty()).then_some(core)
+    })
+}
+
 /// The nodes that have CPUs for us and that the request doesn't exclude, by number. Never empty
 /// for a checked request.
 pub(super) fn pools(machine: &Machine, request: &PlanRequest) -> Vec<Pool> {
     let wanted = |id: NodeId| request.nodes.as_ref().is_none_or(|nodes| nodes.contains(&id));
     let mut pools: Vec<Pool> = Vec::new();
-    let mut cores: Vec<_> = machine.usable_cores().collect();
+    let mut cores: Vec<_> = usable_cores(machine, request).collect();
     cores.sort_by_key(|core| core.node);
     for core in cores.into_iter().filter(|core| wanted(machine.nodes[core.node].id)) {
         if pools.last().is_none_or(|pool| pool.node != core.node) {
@@ -168,10 +176,11 @@ pub(super) fn seat(
         io: SeatHost::OwnThread(None),
         threads,
         spin_us: if spins { request.spin_us.unwrap_or(SPIN_US) } else { 0 },
+        drive_node: request.drive_node.filter(|_| !machine.is_foreign()),
         warnings: Vec::new(),
     };
     if pinned {
-        plan.io = SeatHost::OwnThread(spare_cpu(machine, &plan));
+        plan.io = SeatHost::OwnThread(spare_cpu(machine, request, &plan));
     }
     // A thread that shares a CPU with a compute thread takes more from it than light reads do.
     let crowded = if pinned { plan.io == SeatHost::OwnThread(None) } else { threads >= cpus };
@@ -182,15 +191,20 @@ pub(super) fn seat(
     plan
 }
 
-/// A CPU of a core on which no compute thread sits: near a drive if possible, else the last.
-fn spare_cpu(machine: &Machine, plan: &PlacementPlan) -> Option<CpuId> {
+/// A CPU of a core on which no compute thread sits: near the model's drive if possible, or, where
+/// that isn't known, near any; else the last.
+fn spare_cpu(machine: &Machine, request: &PlanRequest, plan: &PlacementPlan) -> Option<CpuId> {
     let taken: CpuSet = plan.pinned_cpus().collect();
     let is_spare = |cpus: &[CpuId]| !cpus.iter().any(|&cpu| taken.contains(cpu));
-    // Allowed siblings only: a core whose other CPU is another's (cpuset) is still ours to use.
-    let spare: Vec<_> = machine.usable_cores().filter(|core| is_spare(&core.cpus)).collect();
+    // Usable siblings only: a core whose other CPU is another's (cpuset) is still ours to use.
+    let spare: Vec<_> =
+        usable_cores(machine, request).filter(|core| is_spare(&core.cpus)).collect();
     let near = |node: usize| {
         let id = machine.nodes[node].id;
-        machine.drives.iter().any(|drive| drive.node == Some(id))
+        match request.drive_node {
+            Some(drive) => drive == id,
+            None => machine.drives.iter().any(|drive| drive.node == Some(id)),
+        }
     };
     let best = spare.iter().rev().find(|core| near(core.node)).or(spare.last());
     best.map(|core| core.cpus[0])
@@ -230,6 +244,10 @@ fn warnings(
             "--spin-us {} is not granted: threads share CPUs",
             request.spin_us.unwrap_or(0)
         ));
+    }
+    let absent = request.avoid.without(&machine.allowed);
+    if !absent.is_empty() {
+        warn(format!("--avoid-cpus {absent}: not among the CPUs that we may use anyway"));
     }
     let used: BTreeSet<NodeId> = plan.nodes.iter().map(|node| node.memory).collect();
     for node in &machine.nodes {

@@ -3,7 +3,6 @@
 use super::*;
 use crate::cpuset::{CpuId, CpuSet};
 use crate::machine::{Drive, Origin};
-use crate::plan::SeatHost;
 use crate::synthetic;
 
 /// A synthetic machine that passes for the live one, so that plans pin.
@@ -261,6 +260,45 @@ fn wish_for_nodes_is_kept_or_refused_by_name() {
         let error = wish(ids).unwrap_err().to_string();
         assert!(error.contains("0, 2"), "{error}");
     }
+}
+
+#[test]
+fn avoided_cpus_get_no_thread_and_count_for_nothing() {
+    let machine = live("pack:2 numa:1 core:4 pu:2");
+    let avoiding = |avoid: &str, threads| {
+        let avoid = avoid.parse().unwrap();
+        plan(&machine, PolicyName::AUTO, &PlanRequest { avoid, threads, ..PlanRequest::default() })
+    };
+    // Core 0 (CPUs 0, 1) as a whole, and one sibling of core 1.
+    let plan = avoiding("0-2", None).unwrap();
+    assert_eq!(plan.threads_per_node(), [3, 4]);
+    assert_eq!(plan.leader.cpu, Some(CpuId(3)), "the other sibling stays ours");
+    assert!(plan.pinned_cpus().all(|cpu| cpu.0 > 2));
+    let plan = avoiding("12-15", Some(4)).unwrap();
+    assert!(matches!(plan.io, SeatHost::OwnThread(Some(cpu)) if cpu.0 < 12), "{plan:?}");
+    let error = avoiding("0-15", None).unwrap_err().to_string();
+    assert!(error.contains("--avoid-cpus 0-15") && error.contains("none is left"), "{error}");
+    assert!(avoiding("0,77", None).unwrap().warnings.join("").contains("77"));
+    assert_eq!(avoiding("8-15", None).unwrap().nodes.len(), 1, "a node without CPUs for us");
+}
+
+#[test]
+fn reads_sit_near_the_models_drive() {
+    let mut machine = live("pack:2 numa:1 core:4 pu:2");
+    let drive = |node| Drive {
+        name: format!("nvme{node}n1"),
+        node: Some(NodeId(node)),
+        rotational: Some(false),
+        size_bytes: None,
+    };
+    machine.drives = vec![drive(0), drive(1)];
+    let io = |drive_node| {
+        let request = PlanRequest { threads: Some(6), drive_node, ..PlanRequest::default() };
+        let plan = plan(&machine, named("striped"), &request).unwrap();
+        (plan.io, plan.drive_node)
+    };
+    assert_eq!(io(Some(NodeId(0))), (SeatHost::OwnThread(Some(CpuId(6))), Some(NodeId(0))));
+    assert_eq!(io(Some(NodeId(1))), (SeatHost::OwnThread(Some(CpuId(14))), Some(NodeId(1))));
 }
 
 #[test]

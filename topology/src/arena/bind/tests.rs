@@ -23,6 +23,7 @@ fn plan(nodes: &[u32], memory_policy: MemoryPolicy) -> PlacementPlan {
         io: SeatHost::Leader,
         threads: 1,
         spin_us: 0,
+        drive_node: None,
         warnings: Vec::new(),
     }
 }
