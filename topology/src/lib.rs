@@ -23,6 +23,7 @@
 //! | [`pin`] | pins a thread and looks whether it took |
 //! | [`arena`] | the memory of a layer: segments, resident regions, expert slots, leases |
 //! | [`verify`] | whether memory lies where the plan says |
+//! | [`picture`](mod@picture) | machine and plan as a picture (SVG) |
 //! | [`render`](mod@render) | machine and plan as a tree for the terminal |
 //!
 //! This crate knows nothing of models, files of weights or kernels. It is Linux only. A machine is
@@ -38,6 +39,7 @@ mod hash;
 mod hwloc;
 pub mod machine;
 pub mod memory;
+pub mod picture;
 pub mod pin;
 pub mod plan;
 pub mod plan_file;
@@ -51,6 +53,7 @@ pub mod verify;
 pub use affinity::AffinityMask;
 pub use cpuset::{CpuId, CpuSet, NodeId};
 pub use machine::Machine;
+pub use picture::picture;
 pub use pin::{PinError, pin_current_thread};
 pub use plan::{MemoryPolicy, PlacementPlan, PlanNode, PlanRequest, Seat, SeatHost};
 pub use policy::PolicyName;

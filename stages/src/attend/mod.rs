@@ -119,7 +119,7 @@ fn widest(model: &ModelSpec, width: fn(&MlaSpec) -> usize) -> usize {
 
 /// f32 elements of scratch for one attention job.
 pub fn scratch_len(mla: &MlaSpec) -> usize {
-    latent::scratch_len(mla)
+    latent::scratch_len(mla).max(indexer::SCRATCH_LEN)
 }
 
 impl AttendWeights {

@@ -89,6 +89,11 @@ impl Compute {
         4 * rows * of_row + buffers + jobs + attend::Buffers::bytes(spec, limits)
     }
 
+    /// Threads that jobs are run by.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// Counts weights that a caller's own task goes through.
     pub fn count_weights(&mut self, bytes: usize) {
         self.weight_bytes += bytes as u64;
