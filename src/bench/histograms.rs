@@ -25,8 +25,8 @@ pub struct Recorded<'a> {
     pub rows: &'a [SpeedRow],
     /// Of one token.
     pub events: &'a [Event],
-    /// The plan, as `--topology` takes it; none of a plan that no file can hold.
-    pub plan_toml: Option<&'a str>,
+    /// The plan, as `--topology` takes it.
+    pub plan_toml: &'a str,
 }
 
 /// A file can't be written.
@@ -63,9 +63,7 @@ impl Recorded<'_> {
             write(format!("{name}.hgrm"), hgrm(&total).as_bytes())?;
             all.push((name, total));
         }
-        if let Some(plan) = self.plan_toml {
-            write("plan.toml".to_owned(), plan.as_bytes())?;
-        }
+        write("plan.toml".to_owned(), self.plan_toml.as_bytes())?;
         write("percentiles.svg".to_owned(), pictures::percentiles(&all).as_bytes())?;
         write("stages.svg".to_owned(), pictures::stages(self.rows).as_bytes())?;
         write("timeline.svg".to_owned(), pictures::timeline(self.events).as_bytes())?;

@@ -5,6 +5,7 @@
 //! | `speed.rs` | prefill and decode, as llama-bench names them |
 //! | `stream.rs` | decode while experts stream: cold, warm and with rotating prompts |
 //! | `hops.rs` | how long a message takes from one spinning thread to another |
+//! | `kernels/` | the kernels beside a plain read of the same memory |
 //! | `provenance.rs` | where the figures come from |
 //! | `findings.rs` | what they say, each with the flag that would change it |
 //! | `output.rs`, `report.rs` | figures as tables, JSON and CSV |
@@ -15,7 +16,8 @@ pub mod figures;
 pub mod findings;
 mod histograms;
 pub mod hops;
-mod ids;
+pub mod ids;
+pub mod kernels;
 mod output;
 pub mod pictures;
 mod provenance;

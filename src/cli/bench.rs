@@ -5,6 +5,7 @@
 //! | `bench` | prefill and decode as llama-bench names them; `--histograms`, `--report` | `speed.rs` |
 //! | `bench --stream` | decode while experts come from the drive | `stream.rs` |
 //! | `bench --replay` | what each eviction policy would have hit; takes no model | here |
+//! | `bench --kernels` | the kernels beside a plain read of the same memory; takes no model | here |
 //! | `bench --hops` | a message's way from one spinning thread to another; takes no model | here |
 
 use super::flags::{EngineFlags, ModelFlag, write_file};
@@ -12,14 +13,19 @@ use super::speed::{self, SpeedArgs};
 use super::stream::{self, StreamArgs};
 use super::{Failure, print};
 use crate::bench::hops;
+use crate::bench::kernels::KernelBench;
 use crate::replay::{Report, Size, Traces, picture};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
+use millstream_kernels::{Isa, Kernels, WeightFormat};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long hops are measured with each gap.
 const HOPS_TIME: Duration = Duration::from_secs(1);
+
+/// Passes of each kind of the kernels' bench.
+const ROUNDS: usize = 20;
 
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
@@ -57,6 +63,21 @@ pub struct BenchArgs {
     /// Measure how long a message takes from one spinning thread to another
     #[arg(long, env = "MILLSTREAM_HOPS", value_parser = FalseyValueParser::new(), conflicts_with = "replay")]
     hops: bool,
+    /// Measure the kernels: GB/s of weights for every format, beside a plain read of the same memory
+    #[arg(long, env = "MILLSTREAM_KERNELS", value_parser = FalseyValueParser::new(), conflicts_with_all = ["replay", "stream", "hops"])]
+    kernels: bool,
+    /// Formats that --kernels measures, a list [default: all]
+    #[arg(
+        long,
+        env = "MILLSTREAM_FORMATS",
+        value_name = "LIST",
+        value_delimiter = ',',
+        requires = "kernels"
+    )]
+    formats: Vec<WeightFormat>,
+    /// Passes of each kind that --kernels makes; the best counts
+    #[arg(long, env = "MILLSTREAM_ROUNDS", value_name = "N", requires = "kernels", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: Option<u32>,
     /// Of the ids that are fed
     #[arg(long, env = "MILLSTREAM_SEED", default_value = "0", value_name = "N")]
     seed: u64,
@@ -80,7 +101,7 @@ pub enum Output {
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let special = args.stream || args.hops || !args.replay.is_empty();
+    let special = args.stream || args.hops || args.kernels || !args.replay.is_empty();
     if !special {
         return speed::run(&args.speed, &args.model, &args.engine, args.seed, args.output);
     }
@@ -96,11 +117,29 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         return stream::run(&args.streaming, &args.model, &args.engine, args.seed, json);
     }
     if args.hops {
-        let machine = millstream_topology::probe(&args.engine.plan.topology.source)?;
+        let machine = millstream_topology::probe(&args.engine.plan.topology().source)?;
         let report = hops::hops(&machine, HOPS_TIME).map_err(Failure::failed)?;
         return print_as(json, &report, || report.to_string());
     }
+    if args.kernels {
+        return kernels(args, json);
+    }
     replay(args, json)
+}
+
+fn kernels(args: &BenchArgs, json: bool) -> Result<(), Failure> {
+    let machine = millstream_topology::probe(&args.engine.plan.topology().source)?;
+    let isa = args.engine.isa.0.unwrap_or_else(Isa::best);
+    let kernels = Kernels::new(isa);
+    let kernels = kernels.ok_or_else(|| Failure::Usage(format!("--isa {isa}: not on this CPU")))?;
+    let formats = match args.formats.is_empty() {
+        true => WeightFormat::EACH.to_vec(),
+        false => args.formats.clone(),
+    };
+    let rounds = args.rounds.map_or(ROUNDS, |rounds| rounds as usize);
+    let bench = KernelBench { kernels, formats, rounds };
+    let report = bench.run(&machine).map_err(Failure::failed)?;
+    print_as(json, &report, || report.to_string())
 }
 
 fn replay(args: &BenchArgs, json: bool) -> Result<(), Failure> {

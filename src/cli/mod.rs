@@ -9,6 +9,7 @@
 //! | `convert.rs` | `convert`: a model into a pack |
 //! | `doctor.rs` | `doctor`: everything that is wrong with a model |
 //! | `bench.rs`, `speed.rs`, `stream.rs` | `bench`: speed, and what could be better, measured |
+//! | `tune.rs` | `tune`: settings that are faster on this machine |
 //! | `topology.rs` | `topology`: the machine, who would sit where, and where memory really lies |
 //! | `guard.rs` | ids that belong to another model are refused |
 //!
@@ -26,6 +27,7 @@ mod run;
 mod speed;
 mod stream;
 mod topology;
+mod tune;
 
 use crate::checkpoint::OpenError;
 use crate::engine::EngineError;
@@ -55,6 +57,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Measure prefill and decode, beside what memory and drive give
     Bench(Box<bench::BenchArgs>),
+    /// Find faster settings for a model on this machine, and keep them
+    Tune(Box<tune::TuneArgs>),
     /// Show the machine and who would sit where
     Topology(topology::TopologyArgs),
 }
@@ -122,6 +126,7 @@ pub fn main() -> ExitCode {
         Command::Convert(args) => convert::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Topology(args) => topology::run(&args),
     };
     match outcome {

@@ -32,8 +32,8 @@ pub struct PlanArgs {
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let mut options = args.engine.options()?;
     let directory = args.model.directory()?;
+    let mut options = args.engine.tuned_options(&directory)?;
     let model = Model::open_with(&directory, args.engine.checks())?;
     // A run would hold it, too.
     let _tokenizer = Tokenizer::open(&directory)?;

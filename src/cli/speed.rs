@@ -16,6 +16,7 @@ use crate::engine::{Engine, Model, Options, Request, Setup, bandwidth};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_stages::gauge::{Event, cost_ns_per_message};
+use millstream_topology::plan_file;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
@@ -141,12 +142,12 @@ pub fn run(
     seed: u64,
     output: Output,
 ) -> Result<(), Failure> {
-    let mut options = flags.options()?;
+    let directory = model_flag.directory()?;
+    let mut options = flags.tuned_options(&directory)?;
     options.held_bytes = held_bytes();
     if args.histograms.is_some() {
         options.timeline_events_max = TIMELINE_EVENTS_MAX;
     }
-    let directory = model_flag.directory()?;
     let model = Model::open_with(&directory, flags.checks())?;
     let context_max = options.context.unwrap_or(model.spec.context_max).min(model.spec.context_max);
     let tests = args.tests(context_max)?;
@@ -243,7 +244,7 @@ impl<'a> Session<'a> {
                 stretches: &stretches,
                 rows: &rows,
                 events: pictures::last_token(&events),
-                plan_toml: None,
+                plan_toml: &plan_file::to_text(&self.engine.setting.plan),
             };
             let names = recorded.write(place).map_err(Failure::failed)?;
             say(&format!("{} files in {}", names.len(), place.display()));

@@ -40,11 +40,11 @@ pub fn run(
     seed: u64,
     json: bool,
 ) -> Result<(), Failure> {
-    let mut options = flags.options()?;
+    let directory = model.directory()?;
+    let mut options = flags.tuned_options(&directory)?;
     let streams = args.streams as usize;
     (options.sequences_max, options.waves_max) = (streams, streams);
     options.held_bytes = held_bytes();
-    let directory = model.directory()?;
     let model = Model::open_with(&directory, flags.checks())?;
     let vocabulary = model.spec.vocabulary;
     let files = expert_files(&model, &directory);

@@ -44,6 +44,30 @@ pub enum IoChoice {
     Pread,
 }
 
+impl IoChoice {
+    /// The choice with a name: auto, uring or pread.
+    pub fn named(name: &str) -> Option<IoChoice> {
+        match name {
+            "auto" => Some(IoChoice::Auto),
+            "uring" => Some(IoChoice::Uring),
+            "pread" => Some(IoChoice::Pread),
+            _ => None,
+        }
+    }
+}
+
+impl DirectChoice {
+    /// The choice with a name: auto, on or off.
+    pub fn named(name: &str) -> Option<DirectChoice> {
+        match name {
+            "auto" => Some(DirectChoice::Auto),
+            "on" => Some(DirectChoice::On),
+            "off" => Some(DirectChoice::Off),
+            _ => None,
+        }
+    }
+}
+
 /// Whether reads pass the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DirectChoice {

@@ -90,7 +90,9 @@ fn by_stage<S: Serializer>(shares: &[f64; STAGES.len()], to: S) -> Result<S::Ok,
 }
 
 impl PhaseFigures {
-    fn between(before: &Reading, now: &Reading, tokens: usize, seconds: f64) -> PhaseFigures {
+    /// The time is that between the readings themselves, so that work and idle time add up to it.
+    fn between(before: &Reading, now: &Reading, tokens: usize) -> PhaseFigures {
+        let seconds = now.at_ns.saturating_sub(before.at_ns) as f64 / 1e9;
         let per = |amount: f64, of: f64| if of > 0.0 { amount / of } else { 0.0 };
         let hits = now.expert_hits - before.expert_hits;
         let all = hits + now.expert_misses - before.expert_misses;
@@ -214,12 +216,11 @@ impl Meter {
             disk_read_gb_s: per(bytes_read / 1e9, whole_s),
             memory_read_gb_s: per(weight_bytes / 1e9, whole_s),
             stall_share: per(idle_s, whole_s).min(1.0),
-            prefill: PhaseFigures::between(measured_before, at_first, measured_tokens, measured_s),
+            prefill: PhaseFigures::between(measured_before, at_first, measured_tokens),
             decode: PhaseFigures::between(
                 &self.decode_before,
                 &now,
                 answer_tokens.saturating_sub(1),
-                decode_s,
             ),
             reads_retried: now.reads_retried - before.reads_retried,
         }

@@ -112,6 +112,7 @@ impl Seat {
         if let Some(compute) = &mut self.context.compute {
             self.context.gauges.weight_bytes(compute.take_weight_bytes());
         }
+        self.context.outbox.deliver_finished();
     }
 
     /// Runs until `stop` is set and the seat is woken: step, spin for `spin`, park.

@@ -152,12 +152,14 @@ pub struct Outbox {
     directory: Directory,
     /// The seat's own run queue.
     pub local: VecDeque<Envelope>,
+    /// A finished wave that goes out when its handling has been counted.
+    finished: Option<Box<Wave>>,
 }
 
 impl Outbox {
     /// An outbox of a seat, with room for `messages_max` on its own run queue.
     pub fn new(seat: SeatId, directory: Directory, messages_max: usize) -> Outbox {
-        Outbox { seat, directory, local: VecDeque::with_capacity(messages_max) }
+        Outbox { seat, directory, local: VecDeque::with_capacity(messages_max), finished: None }
     }
 
     /// Sends a message to an actor, wherever it sits.
@@ -183,8 +185,18 @@ impl Outbox {
         self.send(layer, stage, wave.tag, Message::Wave(wave));
     }
 
-    /// Hands a finished wave to the engine.
+    /// Hands a finished wave to the engine, once the handling at hand has been counted: who reads the
+    /// gauges when the wave is there finds all of its work in them.
+    ///
+    /// # Panics
+    /// When one handling finishes two waves.
     pub fn finish(&mut self, wave: Box<Wave>) {
+        assert!(self.finished.replace(wave).is_none(), "one wave a handling");
+    }
+
+    /// Delivers what was finished.
+    pub fn deliver_finished(&mut self) {
+        let Some(wave) = self.finished.take() else { return };
         let tagged = Tagged { tag: wave.tag, value: wave };
         assert!(self.directory.finished.ring.push(tagged).is_ok(), "more waves than exist");
         self.directory.finished.parking.wake();

@@ -159,6 +159,10 @@ fn everything_recorded_is_written_for_public_tools() {
     }
     // Seven gaps between eight tokens and one more of each repetition, and none between prompts.
     assert!(read(&place, "inter-token.hgrm").contains("Total count    =           16"));
+    // The plan is one to run under.
+    let plan = place.join("plan.toml");
+    let plan = plan.to_str().expect("UTF-8");
+    expect(&["run", "x", "--max-tokens", "1", "--topology", plan], 0);
     for picture in ["percentiles.svg", "stages.svg", "timeline.svg"] {
         let svg = read(&place, picture);
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"), "{picture}");

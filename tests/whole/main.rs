@@ -22,3 +22,4 @@ mod rounded;
 mod straight_line;
 mod support;
 mod tidy;
+mod tune;

@@ -77,6 +77,8 @@ pub struct Gauges {
 /// One reading of the [`Gauges`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
+    /// When ([`now_ns`]).
+    pub at_ns: u64,
     /// Nanoseconds of handling messages, by the order of [`STAGES`].
     pub stage_work_ns: [u64; STAGES.len()],
     /// Messages handled, by the order of [`STAGES`].
@@ -263,6 +265,7 @@ impl Gauges {
     pub fn read(&self) -> Reading {
         let work = |stage: usize| self.series(Series::Work(STAGES[stage].0));
         Reading {
+            at_ns: now_ns(),
             stage_work_ns: std::array::from_fn(|stage| work(stage).sum_ns()),
             stage_messages: std::array::from_fn(|stage| work(stage).records()),
             expert_hits: get(&self.expert_hits),

@@ -6,8 +6,8 @@
 //! lasts from the first thread's start to the last one's end. Threads meet before each pass by
 //! spinning, so that nobody's waking up is timed.
 
-use crate::memory::Memory;
-use crate::work::{Hands, PLAIN_READS, Shape, Work};
+use super::memory::Memory;
+use super::work::{Hands, PLAIN_READS, Shape, Work};
 use millstream_kernels::Kernels;
 use millstream_topology::pin_current_thread;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -88,9 +88,8 @@ impl Passes<'_> {
     }
 
     fn rounds_of_thread(&self, thread: usize, pieces: usize, met: &AtomicUsize) -> Vec<Span> {
-        if let Err(error) = pin_current_thread(self.memory.cpus[thread]) {
-            println!("not pinned: {error}");
-        }
+        // A thread that can't be pinned reads from wherever it runs, as the engine's would.
+        let _ = pin_current_thread(self.memory.cpus[thread]);
         let mut hands = Hands::new(self.kernels, self.shape);
         let piece = |index: usize| {
             let index = match self.scattered {
