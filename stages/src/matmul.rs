@@ -26,6 +26,8 @@ pub struct Matmul {
     hidden: usize,
     /// The shared expert, or the whole of a dense layer.
     resident: Option<PlacedUnit>,
+    /// It has the experts' shape and can be computed with them in one batch.
+    resident_joins: bool,
     shape: Option<ExpertShape>,
     arena: Arc<LayerArena>,
     /// Waves whose chunk isn't complete, by wave index.
@@ -43,7 +45,11 @@ impl Matmul {
         arena: Arc<LayerArena>,
     ) -> Matmul {
         let waiting = (0..limits.waves_max).map(|_| None).collect();
-        Matmul { layer, hidden, resident, shape, arena, waiting }
+        let resident_joins = resident.as_ref().zip(shape.as_ref()).is_some_and(|(unit, shape)| {
+            let formats = [unit.gate(&arena, 0), unit.up(&arena, 0), unit.down(&arena, 0)];
+            unit.slice_width == shape.slice_width() && formats.map(|w| w.format()) == shape.formats
+        });
+        Matmul { layer, hidden, resident, resident_joins, shape, arena, waiting }
     }
 
     /// Bytes of what waits in one layer.
@@ -53,15 +59,20 @@ impl Matmul {
 
     fn take_wave(&mut self, mut wave: Box<Wave>, seat: &mut SeatContext) {
         let (compute, outbox) = seat.compute();
-        if wave.chunk.start == 0 {
-            self.resident_unit(&mut wave, compute);
-        }
         wave.computed.clear();
         // The lowest expert first: leases were granted in ascending order.
         let mut leases = std::mem::take(&mut wave.leases);
-        let at_once = if wave.rows.len() <= GROUPED_ROWS_MAX { UNITS_MAX } else { 1 };
+        let few_rows = wave.rows.len() <= GROUPED_ROWS_MAX;
+        let mut with_resident = wave.chunk.start == 0;
+        if with_resident && !(self.resident_joins && few_rows && !leases.is_empty()) {
+            self.resident_unit(&mut wave, compute);
+            with_resident = false;
+        }
+        let at_once = if few_rows { UNITS_MAX - 1 } else { 1 };
         for group in leases.chunks(at_once) {
-            self.experts(&mut wave, group, compute);
+            let resident = if with_resident { self.resident.as_ref() } else { None };
+            self.experts(&mut wave, resident, group, compute);
+            with_resident = false;
         }
         for (_, lease) in leases.drain(..) {
             give_back(self.layer, lease, outbox);
@@ -78,7 +89,7 @@ impl Matmul {
         match arrival.outcome {
             Ok(lease) => {
                 let here = (arrival.union_index, lease);
-                self.experts(&mut wave, std::slice::from_ref(&here), compute);
+                self.experts(&mut wave, None, std::slice::from_ref(&here), compute);
                 give_back(self.layer, here.1, outbox);
             }
             Err(fault) => {
@@ -115,23 +126,43 @@ impl Matmul {
         }
     }
 
-    /// The experts behind some leases, each for the rows that chose it.
-    fn experts(&self, wave: &mut Wave, leases: &[(u32, ReadLease)], compute: &mut Compute) {
+    /// The experts behind some leases, each for the rows that chose it; and before them the shared expert for all
+    /// rows, if it is given.
+    fn experts(
+        &self,
+        wave: &mut Wave,
+        resident: Option<&PlacedUnit>,
+        leases: &[(u32, ReadLease)],
+        compute: &mut Compute,
+    ) {
         let shape = self.shape.as_ref().expect("a layer with leases has experts");
         let map = compute.map.clone();
         // Places past the last lease repeat it; nothing looks at them.
         let at = |index: usize| &leases[index.min(leases.len() - 1)];
         let leased: [LeasedUnit<'_>; UNITS_MAX] =
             std::array::from_fn(|index| LeasedUnit { lease: &at(index).1, shape, map: &map });
-        let Wave { routing, results, h, computed, chunk, .. } = wave;
-        let units: [GatedUnit<'_>; UNITS_MAX] = std::array::from_fn(|index| {
-            let rows = routing.union[at(index).0 as usize];
-            let listed = rows.first as usize..(rows.first + rows.count) as usize;
-            let rows = ChosenRows::Listed(&routing.rows[listed]);
-            GatedUnit { weights: &leased[index], rows }
+        let resident = resident.map(|unit| ResidentUnit { arena: &self.arena, unit });
+        let before = usize::from(resident.is_some());
+        let Wave { rows, routing, results, h, computed, chunk, shared, .. } = wave;
+        let units: [GatedUnit<'_>; UNITS_MAX] = std::array::from_fn(|index| match &resident {
+            Some(weights) if index == 0 => {
+                GatedUnit { weights, rows: ChosenRows::First(rows.len()) }
+            }
+            _ => {
+                let index = index - before;
+                let rows = routing.union[at(index).0 as usize];
+                let listed = rows.first as usize..(rows.first + rows.count) as usize;
+                let rows = ChosenRows::Listed(&routing.rows[listed]);
+                GatedUnit { weights: &leased[index], rows }
+            }
         });
         let hidden = self.hidden;
-        compute.gated_units(&units[..leases.len()], h, hidden, &mut |index, result| {
+        let units = &units[..before + leases.len()];
+        compute.gated_units(units, h, hidden, &mut |index, result| {
+            let Some(index) = index.checked_sub(before) else {
+                shared[..result.len()].copy_from_slice(result);
+                return;
+            };
             let place = routing.results_of(chunk.start, leases[index].0 as usize, hidden);
             results[place].copy_from_slice(result);
         });

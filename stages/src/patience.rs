@@ -40,18 +40,18 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Spins for so long in any case; `spare_cpu` says that no compute thread is where the waiter runs.
+    /// Spins for so long first; `spare_cpu` says that no compute thread is where the waiter runs.
     pub fn new(spin: Duration, spare_cpu: bool) -> Patience {
         Patience { spin, spare_cpu, last: Duration::ZERO }
     }
 
     /// What to do after having waited for so long.
     pub fn next(&self, waited: Duration) -> Next {
-        if waited < self.spin {
-            return Next::Spin;
-        }
         if !self.spare_cpu || self.spin.is_zero() {
             return Next::Park;
+        }
+        if waited < self.spin {
+            return Next::Spin;
         }
         let near = (self.last * 3 / 4).saturating_sub(SLACK);
         match near.saturating_sub(waited) {
@@ -94,10 +94,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_spare_cpu_or_spinning_it_parks_soon() {
+    fn without_a_spare_cpu_or_spinning_it_parks_at_once() {
         let mut patience = Patience::new(us(50), false);
         patience.came(us(16_000));
-        assert_eq!(steps(&patience, us(16_000)), (us(0), us(50), true));
+        assert_eq!(steps(&patience, us(16_000)), (us(0), us(0), true));
         let mut patience = Patience::new(us(0), true);
         patience.came(us(16_000));
         assert_eq!(patience.next(us(0)), Next::Park);

@@ -57,6 +57,12 @@ impl SliceMap {
         }
     }
 
+    /// The same slices, each a subtree of its own: the same sum in smaller pieces.
+    pub fn leaves(&self) -> SliceMap {
+        let leaf = |first| Subtree { node: self.node_of(first), first, count: 1 };
+        SliceMap { subtrees: (0..self.slices).map(leaf).collect(), ..*self }
+    }
+
     /// The node that holds a slice.
     pub fn node_of(&self, slice: usize) -> usize {
         slice * self.nodes.min(self.slices) / self.slices

@@ -168,6 +168,20 @@ impl Kernels {
         dispatch!(self, transposed, Transposed { w, q, y })
     }
 
+    /// The transposed use of a plain f32 matrix with several vectors of factors: `y[v, c] = fma(q[v, r],
+    /// w[r, c], y[v, c])` for the rows r in order. `w` is `[rows, cols]`, `y` `[vectors, cols]`, and
+    /// vector v's factors begin at `v * stride` of `q`.
+    ///
+    /// # Panics
+    /// If `w` or `y` is no whole number of rows of `cols`, or `q` is too short.
+    pub fn weighted_sums(&self, w: &[f32], q: &[f32], stride: usize, y: &mut [f32], cols: usize) {
+        let whole = |len: usize| if cols == 0 { len == 0 } else { len.is_multiple_of(cols) };
+        assert!(whole(w.len()) && whole(y.len()), "weighted_sums: rows of {cols}");
+        let (rows, vectors) = (w.len() / cols.max(1), y.len() / cols.max(1));
+        assert!(vectors == 0 || (vectors - 1) * stride + rows <= q.len(), "weighted_sums: factors");
+        dispatch!(self, weighted_sums, WeightedSums { w, q, stride, y, cols })
+    }
+
     /// `y[i] = fma(a, x[i], y[i])`.
     ///
     /// # Panics

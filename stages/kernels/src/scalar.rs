@@ -173,6 +173,16 @@ pub fn transposed(w: Weights, q: &[f32], y: &mut [f32]) {
     }
 }
 
+/// Several vectors of factors; see [`Kernels::weighted_sums`](crate::Kernels::weighted_sums).
+pub fn weighted_sums(w: &[f32], q: &[f32], stride: usize, y: &mut [f32], cols: usize) {
+    for (v, y) in y.chunks_mut(cols.max(1)).enumerate() {
+        let q = &q[v * stride..];
+        for (row, q) in w.chunks(cols.max(1)).zip(q) {
+            axpy(*q, row, y);
+        }
+    }
+}
+
 /// y = fma(a, x, y); see [`Kernels::axpy`](crate::Kernels::axpy).
 pub fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
     for (x, y) in x.iter().zip(y) {

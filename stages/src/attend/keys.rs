@@ -57,6 +57,11 @@ impl Keys {
         rows(&self.latents, place, count, self.latent_rank)
     }
 
+    /// The same as plain numbers.
+    pub fn latent_rows(&self, place: Place, count: usize) -> &[f32] {
+        &self.latents[place.0 * self.latent_rank..][..count * self.latent_rank]
+    }
+
     /// The turned rope keys, likewise.
     pub fn rope_keys(&self, place: Place, count: usize) -> Weights<'_> {
         rows(&self.rope_keys, place, count, self.rope_dim)

@@ -22,13 +22,13 @@ static HEAD_ROWS: [u32; HEADS_MAX] = [0, 1, 2, 3, 4, 5, 6, 7];
 /// Jobs that every thread should get.
 const JOBS_PER_THREAD_MIN: usize = 2;
 
-/// Scratch. Of each head: absorbed query, latent, rope query, scores of one block, and of one run of it the parts
-/// of latents and of rope keys. Of all: one more latent, and the latent quantised: codes of one
-/// byte, two numbers for each unit of 16 columns at least.
+/// Scratch. Of each head: absorbed query, two latents, rope query, scores of one block, and of one run of it the
+/// parts of latents and of rope keys. Of all: the latent quantised: codes of one byte, two
+/// numbers for each unit of 16 columns at least.
 pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
-    let of_head = 2 * mla.latent_rank + mla.rope_dim + 3 * KV_BLOCK_ROWS;
+    let of_head = 3 * mla.latent_rank + mla.rope_dim + 3 * KV_BLOCK_ROWS;
     let quantised = mla.latent_rank.next_multiple_of(64) / 4 + 2 * mla.latent_rank.div_ceil(16);
-    HEADS_MAX.min(mla.heads) * of_head + mla.latent_rank + quantised
+    HEADS_MAX.min(mla.heads) * of_head + quantised
 }
 
 /// Fills `buffers.context`, `[rows, heads * value_dim]`, from `buffers.query`.
@@ -102,7 +102,7 @@ struct Gathered {
     sum: f32,
 }
 
-/// A job's part of the scratch; `[heads, ..]` each but the last three.
+/// A job's part of the scratch; `[heads, ..]` each but the last two.
 struct Room<'s> {
     absorbed: &'s mut [f32],
     rope_query: &'s mut [f32],
@@ -111,7 +111,7 @@ struct Room<'s> {
     scores: &'s mut [f32],
     /// Two parts of the scores of a run.
     parts: [&'s mut [f32]; 2],
-    block_latent: &'s mut [f32],
+    block_latents: &'s mut [f32],
     quantised: &'s mut [f32],
 }
 
@@ -126,7 +126,7 @@ impl<'s> Room<'s> {
             latents: cut(heads * rank),
             scores: cut(block),
             parts: [cut(block), cut(block)],
-            block_latent: cut(rank),
+            block_latents: cut(heads * rank),
             quantised: rest,
         }
     }
@@ -206,7 +206,7 @@ impl HeadTask<'_> {
         self.kernels.matmul_quantised(weights, x, out);
     }
 
-    /// Softmax and weighted latent of one block for every head, merged into what blocks before it gave.
+    /// One block for every head, merged into what blocks before it gave.
     fn block(
         &self,
         row: &Row,
@@ -236,21 +236,41 @@ impl HeadTask<'_> {
                 }
             }
         }
-        let latents = room.latents.chunks_mut(self.mla.latent_rank);
-        let scores = room.scores.chunks_mut(KV_BLOCK_ROWS);
-        for ((before, latent), scores) in gathered.iter_mut().zip(latents).zip(scores) {
-            let scores = &mut scores[..count];
-            let (largest, sum) = self.kernels.softmax_block(scores);
-            let into = if before.is_none() { &mut *latent } else { &mut *room.block_latent };
-            into.fill(0.0);
-            for run in runs(position, count) {
-                let place = self.keys.place(page, position(run.start));
-                self.kernels.transposed(self.keys.latents(place, run.len()), &scores[run], into);
-            }
-            let part = Gathered { largest, sum };
+        self.add_latents(page, position, count, room, gathered);
+    }
+
+    /// Softmax of every head's scores, the block's latents weighted by it, and both merged.
+    fn add_latents(
+        &self,
+        page: usize,
+        position: &dyn Fn(usize) -> usize,
+        count: usize,
+        room: &mut Room<'_>,
+        gathered: &mut [Option<Gathered>],
+    ) {
+        // All heads have met the same blocks.
+        let is_first = gathered[0].is_none();
+        let into = if is_first { &mut *room.latents } else { &mut *room.block_latents };
+        into.fill(0.0);
+        let mut parts = [const { None }; HEADS_MAX];
+        for (part, scores) in parts.iter_mut().zip(room.scores.chunks_mut(KV_BLOCK_ROWS)) {
+            let (largest, sum) = self.kernels.softmax_block(&mut scores[..count]);
+            *part = Some(Gathered { largest, sum });
+        }
+        let rank = self.mla.latent_rank;
+        for run in runs(position, count) {
+            let place = self.keys.place(page, position(run.start));
+            let latents = self.keys.latent_rows(place, run.len());
+            let shares = &room.scores[run.start..];
+            self.kernels.weighted_sums(latents, shares, KV_BLOCK_ROWS, into, rank);
+        }
+        let blocks = room.block_latents.chunks(rank);
+        let heads = gathered.iter_mut().zip(parts).zip(room.latents.chunks_mut(rank).zip(blocks));
+        for ((before, part), (latent, block_latent)) in heads {
+            let part = part.expect("made above for every head");
             *before = Some(match before.take() {
                 None => part,
-                Some(before) => self.merge(before, part, latent, room.block_latent),
+                Some(before) => self.merge(before, part, latent, block_latent),
             });
         }
     }

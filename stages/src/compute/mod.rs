@@ -30,6 +30,8 @@ pub struct Compute {
     pub kernels: Kernels,
     /// The slices and their nodes.
     pub map: Arc<SliceMap>,
+    /// The same with every slice by itself.
+    leaves: Arc<SliceMap>,
     jobs: JobList,
     /// 0, 1, 2, ..: the row list of "all rows".
     identity: Vec<u32>,
@@ -74,6 +76,7 @@ impl Compute {
             weight_bytes: 0,
             executor,
             kernels,
+            leaves: Arc::new(map.leaves()),
             map,
         }
     }

@@ -5,12 +5,16 @@
 //! Several matrices of one shape, each for a run of the rows, can share a batch.
 
 use super::{Compute, Input, job_columns, multiply};
-use crate::placed::{PlacedSlices, Subtree};
+use crate::placed::{PlacedSlices, SliceMap, Subtree};
 use crate::quantised::{QuantisedBuffer, RowSource};
-use crate::queue::{Grid, Job, Task};
+use crate::queue::{Grid, Job, TILES_MAX, Task};
 use millstream_kernels::{ActivationLayout, Activations, Kernels, Weights};
 use millstream_topology::arena::LayerArena;
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Tokens up to which one matrix is summed slice by slice.
+const LEAF_TOKENS_MAX: usize = 4;
 
 /// A slice of a matrix: of which matrix of a batch, and which slice of it.
 pub(super) type SliceOf<'a, 'w> = &'a (dyn Fn(usize, usize) -> Weights<'w> + Sync);
@@ -70,12 +74,13 @@ impl Compute {
                 self.executor.run(&self.jobs, &filling);
             }
         }
-        let trees = self.map.subtrees.len();
-        let columns = self.slice_columns(runs, first);
+        let map = self.pieces(runs, rows);
+        let trees = map.subtrees.len();
+        let columns = self.slice_columns(&map, runs, first);
         let tile_rows = tile_rows(runs);
         let task = SlicesTask {
             kernels: self.kernels,
-            subtrees: &self.map.subtrees,
+            subtrees: &map.subtrees,
             slice,
             input,
             codes: layout.map(|_| &buffers[0]),
@@ -86,32 +91,52 @@ impl Compute {
         };
         self.jobs.clear();
         for unit in 0..runs.len() {
-            for col in 0..rows.div_ceil(columns) {
-                for (index, tree) in self.map.subtrees.iter().enumerate() {
+            for (index, tree) in map.subtrees.iter().enumerate() {
+                for col in 0..rows.div_ceil(columns) {
                     let job = Job { part: index as u32, row: unit as u32, col: col as u32 };
                     self.jobs.push(tree.node, job);
                 }
             }
         }
         self.executor.run(&self.jobs, &task);
-        self.quantised = buffers;
         let kernels = self.kernels;
         let one = tokens * rows;
-        self.map.merge(&mut |into, from| {
+        map.merge(&mut |into, from| {
             let (left, right) = partials.split_at_mut(from * one);
             kernels.add(&right[..one], &mut left[into * one..][..one]);
         });
+        self.quantised = buffers;
         partials
+    }
+
+    /// What a job's share of the sum is: whole subtrees, or, for one matrix and few tokens, single slices. A job
+    /// then reads one long run instead of a short one in each slice, and the leading thread adds a
+    /// few more rows.
+    fn pieces(&self, runs: &[Range<usize>], rows: usize) -> Arc<SliceMap> {
+        let tokens = runs[runs.len() - 1].end;
+        let trees = self.leaves.subtrees.len();
+        let columns = job_columns(trees * rows);
+        let fits = trees * tokens <= self.map.subtrees.len() * self.identity.len()
+            && trees * rows.div_ceil(columns) <= TILES_MAX.min(self.executor.jobs_max());
+        if runs.len() == 1 && tokens <= LEAF_TOKENS_MAX && fits {
+            self.leaves.clone()
+        } else {
+            self.map.clone()
+        }
     }
 
     /// Columns of a job's output where it goes through all slices in turn, each of which is a place of
     /// its own in memory.
-    fn slice_columns(&self, runs: &[Range<usize>], slice: Weights<'_>) -> usize {
+    fn slice_columns(&self, map: &SliceMap, runs: &[Range<usize>], slice: Weights<'_>) -> usize {
         let rows = slice.rows();
         let row_bytes = slice.bytes().len() / rows.max(1);
         let tokens = runs.iter().map(Range::len).max().unwrap_or(0);
-        let columns = job_columns(self.map.subtrees.len() * rows);
-        self.grown(columns, tokens, row_bytes, rows * runs.len()).min(rows.next_multiple_of(16))
+        let trees = map.subtrees.len();
+        // Where each slice has jobs of its own, all of them share the threads.
+        let pieces = if trees == map.slices { trees } else { 1 };
+        let columns = job_columns(trees * rows);
+        self.grown(columns, tokens, row_bytes, rows * runs.len() * pieces)
+            .min(rows.next_multiple_of(16))
     }
 }
 

@@ -27,6 +27,7 @@ mod quantised;
 mod quantised_tile;
 mod read;
 mod rows;
+mod sums;
 pub mod transposed;
 mod walk;
 

@@ -7,6 +7,7 @@ pub use super::matmul::Matmul;
 pub use super::quantise::Quantise;
 pub use super::quantised::MatmulQuantised;
 pub use super::read::Maximum;
+pub use super::sums::WeightedSums;
 pub use super::transposed::Transposed;
 use super::{Element, F16, Floats, Operation, Simd, load_padded, store_first};
 use crate::math::exp_steps;

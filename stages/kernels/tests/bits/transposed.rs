@@ -56,6 +56,40 @@ fn every_number_of_rows() {
 }
 
 #[test]
+fn several_vectors_are_each_as_alone() {
+    let mut random = Random(11);
+    for (vectors, rows, cols) in [
+        (1, 5, 16),
+        (2, 64, 512),
+        (3, 7, 70),
+        (4, 1, 64),
+        (5, 33, 131),
+        (8, 64, 96),
+        (8, 0, 20),
+        (6, 9, 3),
+    ] {
+        let stride = rows + 3;
+        for kind in [Kind::Ordinary, Kind::Awkward, Kind::Zeros] {
+            let w = random.vector(kind, rows * cols);
+            let (q, y) =
+                (random.vector(kind, vectors * stride), random.vector(kind, vectors * cols));
+            let mut want = y.clone();
+            for (v, y) in want.chunks_mut(cols).enumerate() {
+                for r in 0..rows {
+                    scalar().axpy(q[v * stride + r], &w[r * cols..][..cols], y);
+                }
+            }
+            for kernels in all_kernels() {
+                let mut got = y.clone();
+                kernels.weighted_sums(&w, &q, stride, &mut got, cols);
+                let what = format!("{} on {vectors} x {rows} x {cols}, {kind:?}", kernels.isa());
+                assert_same(&got, &want, &what);
+            }
+        }
+    }
+}
+
+#[test]
 #[should_panic(expected = "transposed: factors")]
 fn factors_of_another_length_are_refused() {
     let matrix = Matrix::random(WeightFormat::F32, 3, 4, Kind::Ordinary, &mut Random(1));
