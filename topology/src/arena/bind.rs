@@ -19,7 +19,7 @@
 //! there. Elsewhere MPOL_PREFERRED takes what doesn't fit from other nodes, and a warning says so.
 
 use super::ArenaError;
-use super::calls::{MPOL_WEIGHTED_INTERLEAVE, Target, bind_pages};
+use super::calls::{MPOL_WEIGHTED_INTERLEAVE, Target, bind_pages, move_and_bind_pages};
 use super::layout::Span;
 use super::mapping::{Mapping, page_bytes};
 use crate::cpuset::NodeId;
@@ -119,7 +119,7 @@ impl Binding {
         Ok(())
     }
 
-    /// Deals the pages of memory that isn't an arena's over the nodes that arenas are bound to;
+    /// Deals the whole pages of memory that isn't an arena's over the nodes that arenas are bound to;
     /// does nothing where that is one node or binding is off.
     pub(super) fn deal(&self, memory: &[u8]) -> io::Result<()> {
         let nodes: BTreeSet<NodeId> = self.targets.iter().flat_map(|t| t.nodes.clone()).collect();
@@ -133,7 +133,8 @@ impl Binding {
             MPOL_WEIGHTED_INTERLEAVE => MPOL_WEIGHTED_INTERLEAVE,
             _ => libc::MPOL_INTERLEAVE,
         };
-        bind_pages(from, to - from, &Target { mode, nodes: nodes.into_iter().collect() })
+        // Memory from an allocator may have been touched in an earlier life.
+        move_and_bind_pages(from, to - from, &Target { mode, nodes: nodes.into_iter().collect() })
     }
 
     /// What is bound as one: (target, address, bytes). Neighbours that are bound alike go together,

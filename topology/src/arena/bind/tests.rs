@@ -144,6 +144,25 @@ fn neighbours_that_are_bound_alike_are_one_range() {
 }
 
 #[test]
+fn other_memory_is_dealt_only_over_several_nodes_and_keeps_its_bytes() {
+    let memory: Vec<u8> = (0..100_000).map(|index| index as u8).collect();
+    let of = |nodes: &[u32]| Binding {
+        targets: nodes.iter().map(|&id| one_node(libc::MPOL_BIND, NodeId(id))).collect(),
+        warnings: Vec::new(),
+    };
+    Binding::off().deal(&memory).unwrap();
+    of(&[900, 900]).deal(&memory).expect("one node: nothing to deal, nothing is called");
+    of(&[0, 900]).deal(&memory[..100]).expect("no whole page inside");
+    if may_bind(NodeId(0)) {
+        // The kernel ignores nodes that aren't there as long as one is.
+        of(&[0, 63]).deal(&memory).unwrap();
+    } else {
+        println!("this kernel doesn't let us bind to node 0: nothing more to check");
+    }
+    assert!(memory.iter().enumerate().all(|(index, &byte)| byte == index as u8));
+}
+
+#[test]
 fn bound_arena_holds_what_is_written_also_when_it_has_settled() {
     let Some(binding) = alternating_for_tests() else {
         println!("this kernel doesn't let us bind: nothing to check");
