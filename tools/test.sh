@@ -22,4 +22,5 @@ step cargo test -p millstream-topology --no-default-features
 step cargo check -p millstream --no-default-features
 step loom -p millstream-stages --features faults --test loom_ring --test loom_cursor --test loom_parking
 step loom -p millstream-topology --no-default-features loom
+step bash tools/numa.sh
 echo "== all green in $SECONDS s"

@@ -177,7 +177,7 @@ impl Pipeline {
         let seat = self.directory.seat_of[StageKind::Prefetch as usize];
         for &(layer, expert) in experts.iter().take(slots / 2) {
             let to = ActorId { layer, stage: StageKind::Prefetch };
-            let envelope = Envelope { to, message: Message::Hint(expert) };
+            let envelope = Envelope::new(to, Message::Hint(expert));
             self.directory.inboxes[seat.index()].deliver(Tag::default(), envelope);
         }
     }
@@ -219,8 +219,8 @@ impl Pipeline {
         self.idle.push(wave);
     }
 
-    /// Counters.
-    pub fn gauges(&self) -> &Gauges {
+    /// Counters and histograms.
+    pub fn gauges(&self) -> &Arc<Gauges> {
         &self.gauges
     }
 

@@ -25,11 +25,11 @@ const HOMES: [(&str, &str); 12] = [
     ("io_uring", "stages/src/load/uring.rs"),
     ("crossbeam_channel", "src/engine/"),
     ("rayon", "src/checkpoint/ src/convert/"),
-    ("rustix", "src/checkpoint/pack/ src/convert/ topology/src/pin.rs"),
+    ("rustix", "src/checkpoint/pack/ src/convert/ src/machine/drive.rs topology/src/pin.rs"),
     ("toml", "topology/src/plan_file.rs"),
     ("xxhash_rust", "src/checkpoint/pack/"),
     ("indicatif", "src/cli/"),
-    ("hdrhistogram", "stages/src/gauge.rs"),
+    ("hdrhistogram", "stages/src/gauge/"),
     ("parking_lot", "stages/src/"),
 ];
 
@@ -230,6 +230,9 @@ fn the_arrows_between_the_crates_point_one_way() {
         ("src/convert/", ["crate::engine", "crate::cli", "crate::text"]),
         ("src/replay/", ["crate::engine", "crate::cli", "crate::text"]),
         ("src/learn/", ["crate::engine", "crate::cli", "crate::text"]),
+        ("src/machine/", ["crate::engine", "crate::cli", "crate::text"]),
+        ("src/bench/", ["crate::cli", "crate::text", "crate::tune"]),
+        ("src/tune/", ["crate::cli", "crate::text", "crate::checkpoint"]),
         ("src/engine/", ["crate::cli", "crate::text", "crate::embedded"]),
     ];
     let mut faults = vec![];

@@ -23,6 +23,8 @@
 //! | [`pin`] | pins a thread and looks whether it took |
 //! | [`arena`] | the memory of a layer: segments, resident regions, expert slots, leases |
 //! | [`verify`] | whether memory lies where the plan says |
+//! | [`measure`](mod@measure) | bandwidth and latency between nodes |
+//! | [`picture`](mod@picture) | machine and plan as a picture (SVG) |
 //! | [`render`](mod@render) | machine and plan as a tree for the terminal |
 //!
 //! This crate knows nothing of models, files of weights or kernels. It is Linux only. A machine is
@@ -37,7 +39,9 @@ mod hash;
 #[cfg(feature = "hwloc")]
 mod hwloc;
 pub mod machine;
+pub mod measure;
 pub mod memory;
+pub mod picture;
 pub mod pin;
 pub mod plan;
 pub mod plan_file;
@@ -51,6 +55,7 @@ pub mod verify;
 pub use affinity::AffinityMask;
 pub use cpuset::{CpuId, CpuSet, NodeId};
 pub use machine::Machine;
+pub use picture::picture;
 pub use pin::{PinError, pin_current_thread};
 pub use plan::{MemoryPolicy, PlacementPlan, PlanNode, PlanRequest, Seat, SeatHost};
 pub use policy::PolicyName;

@@ -190,7 +190,7 @@ fn memory_line(machine: &Machine) -> String {
 }
 
 /// A size with a unit that leaves two to four digits, or `unknown size`.
-fn size(bytes: Option<u64>) -> String {
+pub(crate) fn size(bytes: Option<u64>) -> String {
     let Some(bytes) = bytes else { return "unknown size".to_owned() };
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.iter().find(|(shift, _)| bytes >= 10 << shift) {
