@@ -193,6 +193,23 @@ fn verify_says_where_the_pages_of_an_arena_and_of_a_model_are() {
 }
 
 #[test]
+fn avoided_cpu_gets_no_thread_and_the_answer_stays() {
+    let plan = |arguments: &[&str]| {
+        let (out, _) = expect(&[&["topology", "--json"], arguments].concat(), 0);
+        serde_json::from_str::<serde_json::Value>(&out).expect("one JSON object")["plan"].clone()
+    };
+    let first = plan(&[])["leader"]["cpu"].to_string();
+    if plan(&[])["threads"] == 1 {
+        crate::support::say("one CPU only: there is none that can be avoided");
+        expect(&["topology", "--avoid-cpus", &first], 2);
+        return;
+    }
+    assert_ne!(plan(&["--avoid-cpus", &first])["leader"]["cpu"].to_string(), first);
+    let (out, _) = expect(&["run", "--max-tokens", "8", "--avoid-cpus", &first], 0);
+    assert_eq!(out, expect(&["run", "--max-tokens", "8"], 0).0);
+}
+
+#[test]
 fn saved_plan_is_run_under_and_a_plan_for_other_cpus_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("plan.toml");
