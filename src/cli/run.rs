@@ -233,11 +233,11 @@ fn print_object(
         "finish": answer.finish,
         "isa": engine.isa.name(),
         "plan": {
-            "policy": engine.plan.policy,
-            "memory_policy": engine.plan.memory_policy,
-            "nodes": engine.plan.nodes.len(),
-            "threads": engine.plan.threads,
-            "fingerprint": engine.plan.fingerprint(),
+            "policy": engine.setting.plan.policy,
+            "memory_policy": engine.setting.plan.memory_policy,
+            "nodes": engine.setting.plan.nodes.len(),
+            "threads": engine.setting.plan.threads,
+            "fingerprint": engine.setting.plan.fingerprint(),
         },
         "stats": answer.statistics,
     });

@@ -61,6 +61,25 @@ fn mbind(address: usize, bytes: usize, target: &Target, flags: usize) -> io::Res
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// get_mempolicy(2): the thread's own policy, an `MPOL_` number; `None` where the kernel doesn't say.
+pub(super) fn thread_policy() -> Option<libc::c_int> {
+    let mut mode: libc::c_int = libc::MPOL_DEFAULT;
+    // SAFETY:
+    // - without an address and a mask the call writes the mode and nothing else.
+    // - `mode` is an int of ours that outlives the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            std::ptr::null_mut::<libc::c_ulong>(),
+            0usize,
+            std::ptr::null_mut::<libc::c_void>(),
+            0usize,
+        )
+    };
+    (result == 0).then_some(mode)
+}
+
 /// Where a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PageState {

@@ -80,6 +80,16 @@ fn virtual_nodes_and_memory_left_to_the_kernel_are_not_bound() {
 }
 
 #[test]
+fn policy_that_the_process_was_started_under_is_kept() {
+    assert_eq!(set_from_outside(None), None);
+    assert_eq!(set_from_outside(Some(libc::MPOL_DEFAULT)), None);
+    for mode in [libc::MPOL_BIND, libc::MPOL_INTERLEAVE, libc::MPOL_PREFERRED] {
+        let warning = set_from_outside(Some(mode)).expect("a warning");
+        assert!(warning.contains("numactl"), "{warning}");
+    }
+}
+
+#[test]
 fn node_that_does_not_exist_is_an_error_that_names_it() {
     if !may_bind(NodeId(0)) {
         println!("this kernel doesn't let us bind to node 0: nothing to check");
