@@ -60,6 +60,7 @@ fn one_object_holds_ids_text_and_figures() {
     assert_eq!(object["finish"], "length");
     assert!(object["text"].as_str().expect("text").starts_with(ANSWER), "{object}");
     assert!(object["stats"]["decode_tok_s"].as_f64().expect("a figure") > 0.0);
+    assert!(object["plan"]["threads"].as_u64().expect("a count") > 0, "{object}");
 }
 
 #[test]
