@@ -12,7 +12,6 @@ use crate::sampler::Sampling;
 use crate::text::{SamplingAdvice, TextError, TextStream, Tokenizer, sampling_advice, stop_ids};
 use clap::Args;
 use clap::builder::FalseyValueParser;
-use millstream_kernels::Isa;
 use std::fs::OpenOptions;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileTypeExt;
@@ -135,7 +134,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         write_file(file, &serde_json::to_vec(&answer.trace).map_err(Failure::failed)?)?;
     }
     match args.json {
-        true => print_object(&request, &answer, tokenizer.as_ref(), engine.isa),
+        true => print_object(&request, &answer, tokenizer.as_ref(), &engine),
         false => {
             super::say(&answer.statistics.to_string());
             Ok(())
@@ -224,7 +223,7 @@ fn print_object(
     request: &Request,
     answer: &Answer,
     tokenizer: Option<&Tokenizer>,
-    isa: Isa,
+    engine: &Engine,
 ) -> Result<(), Failure> {
     let text = tokenizer.map(|tokenizer| tokenizer.decode(&answer.answer_ids, true)).transpose()?;
     let object = serde_json::json!({
@@ -232,7 +231,14 @@ fn print_object(
         "answer_ids": answer.answer_ids,
         "text": text,
         "finish": answer.finish,
-        "isa": isa.name(),
+        "isa": engine.isa.name(),
+        "plan": {
+            "policy": engine.setting.plan.policy,
+            "memory_policy": engine.setting.plan.memory_policy,
+            "nodes": engine.setting.plan.nodes.len(),
+            "threads": engine.setting.plan.threads,
+            "fingerprint": engine.setting.plan.fingerprint(),
+        },
         "stats": answer.statistics,
     });
     print(&format!("{object}\n"))

@@ -17,8 +17,9 @@ use crate::stage::{ActorId, Directory, Envelope, Message, StageKind};
 use crate::wave::Wave;
 use millstream_topology::AffinityMask;
 use millstream_topology::arena::LayerArena;
-use millstream_topology::cpuset::CpuId;
-use millstream_topology::pin::pin_current_thread;
+use millstream_topology::cpuset::{CpuId, NodeId};
+use millstream_topology::drive::cpus_of_node;
+use millstream_topology::pin::{pin_current_thread, stay_near};
 use millstream_topology::plan::{PlacementPlan, SeatHost};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -96,19 +97,32 @@ impl Pipeline {
             threads: vec![],
         };
         for seat in seats {
-            pipeline.spawn(seat, cpu_of(plan, &pipeline.directory, seat_id(&pipeline)))?;
+            let id = seat_id(&pipeline);
+            let cpu = cpu_of(plan, &pipeline.directory, id);
+            let reads = id == pipeline.directory.seat_of[StageKind::Load as usize];
+            pipeline.spawn(seat, cpu, plan.drive_node.filter(|_| reads && id != SeatId(0)))?;
         }
         pipeline.populate(arenas)?;
         Ok(pipeline)
     }
 
-    fn spawn(&mut self, mut seat: Seat, cpu: Option<CpuId>) -> Result<(), StartError> {
+    /// Starts a seat's thread, on its CPU or else on the node that it would be near to.
+    fn spawn(
+        &mut self,
+        mut seat: Seat,
+        cpu: Option<CpuId>,
+        near: Option<NodeId>,
+    ) -> Result<(), StartError> {
         let (control, directory) = (self.control.clone(), self.directory.clone());
         let (id, spin) = (seat.id, self.spin);
         let body = move || {
             let _guard = DeathGuard { control: control.clone(), directory };
             prepare_thread();
             control.pin(cpu);
+            if let (None, Some(node)) = (cpu, near) {
+                // A wish: a thread that isn't near works as well.
+                let _ = stay_near(&cpus_of_node(node));
+            }
             seat.run(&control.stop, spin);
         };
         let name = format!("seat-{}", id.0);

@@ -60,6 +60,7 @@ fn one_object_holds_ids_text_and_figures() {
     assert_eq!(object["finish"], "length");
     assert!(object["text"].as_str().expect("text").starts_with(ANSWER), "{object}");
     assert!(object["stats"]["decode_tok_s"].as_f64().expect("a figure") > 0.0);
+    assert!(object["plan"]["threads"].as_u64().expect("a count") > 0, "{object}");
 }
 
 #[test]
@@ -190,6 +191,23 @@ fn verify_says_where_the_pages_of_an_arena_and_of_a_model_are() {
     assert_eq!(arenas[1]["segments"].as_array().expect("segments").len(), 3);
     let (_, err) = expect(&["topology", "-m", &tiny], 2);
     assert!(err.contains("--verify"), "{err}");
+}
+
+#[test]
+fn avoided_cpu_gets_no_thread_and_the_answer_stays() {
+    let plan = |arguments: &[&str]| {
+        let (out, _) = expect(&[&["topology", "--json"], arguments].concat(), 0);
+        serde_json::from_str::<serde_json::Value>(&out).expect("one JSON object")["plan"].clone()
+    };
+    let first = plan(&[])["leader"]["cpu"].to_string();
+    if plan(&[])["threads"] == 1 {
+        crate::support::say("one CPU only: there is none that can be avoided");
+        expect(&["topology", "--avoid-cpus", &first], 2);
+        return;
+    }
+    assert_ne!(plan(&["--avoid-cpus", &first])["leader"]["cpu"].to_string(), first);
+    let (out, _) = expect(&["run", "--max-tokens", "8", "--avoid-cpus", &first], 0);
+    assert_eq!(out, expect(&["run", "--max-tokens", "8"], 0).0);
 }
 
 #[test]

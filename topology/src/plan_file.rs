@@ -39,6 +39,8 @@ use std::path::Path;
 const VERSION: u32 = 1;
 /// Longest file that is read; a plan of the largest machines has some ten thousand bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Nodes that a plan may have: as many as kernels are built for.
+const NODES_MAX: usize = 1024;
 /// Longest description of a machine that is kept.
 const MACHINE_CHARS_MAX: usize = 200;
 
@@ -183,6 +185,9 @@ impl File {
         let workers = self.nodes.iter().map(count).fold(0, usize::saturating_add);
         if workers >= THREADS_MAX {
             return Err(format!("{workers} workers: more than {} are a mistake", THREADS_MAX - 1));
+        }
+        if self.nodes.len() > NODES_MAX {
+            return Err(format!("{} nodes: more than {NODES_MAX} are a mistake", self.nodes.len()));
         }
         let host = |name: &str, host: &Host| match (host.thread, host.cpu) {
             (HostThread::Leader, None) => Ok(SeatHost::Leader),

@@ -235,5 +235,5 @@ impl fmt::Display for PlacementReport {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -2,7 +2,7 @@
 //!
 //! Owned by whoever builds arenas: one [`Binding`] is probed from the plan at start and handed to
 //! every [`super::ArenaBuilder::build`]. Binding is off for virtual nodes, where the plan leaves
-//! memory to the kernel, and where the kernel says "not permitted" (containers) or has no such call;
+//! memory to the kernel, where the process was started under a policy of the user's, and where the kernel says "not permitted" (containers) or has no such call;
 //! results are the same bytes, only slower. Any other refusal is a bug and an error: an invalid
 //! argument read as "unsupported" would hide a misplaced model for ever.
 //!
@@ -19,7 +19,9 @@
 //! there. Elsewhere MPOL_PREFERRED takes what doesn't fit from other nodes, and a warning says so.
 
 use super::ArenaError;
-use super::calls::{MPOL_WEIGHTED_INTERLEAVE, Target, bind_pages};
+use super::calls::{
+    MPOL_WEIGHTED_INTERLEAVE, Target, bind_pages, move_and_bind_pages, thread_policy,
+};
 use super::layout::Span;
 use super::mapping::{Mapping, page_bytes};
 use crate::cpuset::NodeId;
@@ -69,8 +71,11 @@ impl Binding {
         bytes: &[u64],
     ) -> Result<Binding, ArenaError> {
         assert_eq!(bytes.len(), plan.nodes.len(), "bytes by plan node");
-        if plan.virtual_nodes {
+        if plan.virtual_nodes || plan.memory_policy == MemoryPolicy::FirstTouch {
             return Ok(Binding::off());
+        }
+        if let Some(warning) = set_from_outside(thread_policy()) {
+            return Ok(Binding { targets: Vec::new(), warnings: vec![warning] });
         }
         let (mut targets, mut warnings) = targets(root, plan, bytes);
         let mut tried: Vec<Target> = Vec::new();
@@ -119,7 +124,7 @@ impl Binding {
         Ok(())
     }
 
-    /// Deals the pages of memory that isn't an arena's over the nodes that arenas are bound to;
+    /// Deals the whole pages of memory that isn't an arena's over the nodes that arenas are bound to;
     /// does nothing where that is one node or binding is off.
     pub(super) fn deal(&self, memory: &[u8]) -> io::Result<()> {
         let nodes: BTreeSet<NodeId> = self.targets.iter().flat_map(|t| t.nodes.clone()).collect();
@@ -133,7 +138,8 @@ impl Binding {
             MPOL_WEIGHTED_INTERLEAVE => MPOL_WEIGHTED_INTERLEAVE,
             _ => libc::MPOL_INTERLEAVE,
         };
-        bind_pages(from, to - from, &Target { mode, nodes: nodes.into_iter().collect() })
+        // Memory from an allocator may have been touched in an earlier life.
+        move_and_bind_pages(from, to - from, &Target { mode, nodes: nodes.into_iter().collect() })
     }
 
     /// What is bound as one: (target, address, bytes). Neighbours that are bound alike go together,
@@ -160,6 +166,15 @@ impl Binding {
         }
         ranges
     }
+}
+
+/// The warning for a process that was started under a memory policy: it is kept, as its CPUs are.
+fn set_from_outside(policy: Option<libc::c_int>) -> Option<String> {
+    policy.filter(|&mode| mode != libc::MPOL_DEFAULT).map(|_| {
+        "memory is not bound to NUMA nodes: the process was started under a memory policy \
+         (numactl, NUMAPolicy=), which is kept; start it without one for the plan's"
+            .to_owned()
+    })
 }
 
 /// Each segment's policy, and what the user should know of it.

@@ -19,9 +19,21 @@ pub(super) struct Target {
 /// MPOL_WEIGHTED_INTERLEAVE, since Linux 6.9.
 pub(super) const MPOL_WEIGHTED_INTERLEAVE: libc::c_int = 6;
 
-/// mbind(2) on whole pages of our memory: pages that are touched from now on come from
-/// where `target` says; pages that are there stay.
+/// Also moves the pages that are there already, those that only we use.
+const MPOL_MF_MOVE: usize = 1 << 1;
+
+/// mbind(2) on whole pages of our memory: pages that are touched from now on come from where
+/// `target` says; pages that are there stay.
 pub(super) fn bind_pages(address: usize, bytes: usize, target: &Target) -> io::Result<()> {
+    mbind(address, bytes, target, 0)
+}
+
+/// [`bind_pages`], and pages that are there move.
+pub(super) fn move_and_bind_pages(address: usize, bytes: usize, target: &Target) -> io::Result<()> {
+    mbind(address, bytes, target, MPOL_MF_MOVE)
+}
+
+fn mbind(address: usize, bytes: usize, target: &Target, flags: usize) -> io::Result<()> {
     const WORD_BITS: usize = libc::c_ulong::BITS as usize;
     let highest = target.nodes.last().expect("a target has a node").index();
     let mut mask = vec![0 as libc::c_ulong; highest / WORD_BITS + 1];
@@ -31,8 +43,7 @@ pub(super) fn bind_pages(address: usize, bytes: usize, target: &Target) -> io::R
     // The kernel reads one bit less than `maxnode` says.
     let bits = mask.len() * WORD_BITS + 1;
     // SAFETY:
-    // - mbind changes where pages of the range come from, never their contents; no flag asks to
-    //   move pages.
+    // - mbind changes where pages of the range come from, or are, never their contents or addresses.
     // - the range is whole pages of live memory of ours: callers take it from a `Mapping` or from
     //   inside a slice. Where it isn't mapped the kernel refuses and changes nothing that is used.
     // - `mask` holds `bits - 1` bits and outlives the call, which only reads it.
@@ -44,10 +55,29 @@ pub(super) fn bind_pages(address: usize, bytes: usize, target: &Target) -> io::R
             libc::c_long::from(target.mode),
             mask.as_ptr(),
             bits,
-            0usize,
+            flags,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// get_mempolicy(2): the thread's own policy, an `MPOL_` number; `None` where the kernel doesn't say.
+pub(super) fn thread_policy() -> Option<libc::c_int> {
+    let mut mode: libc::c_int = libc::MPOL_DEFAULT;
+    // SAFETY:
+    // - without an address and a mask the call writes the mode and nothing else.
+    // - `mode` is an int of ours that outlives the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            std::ptr::null_mut::<libc::c_ulong>(),
+            0usize,
+            std::ptr::null_mut::<libc::c_void>(),
+            0usize,
+        )
+    };
+    (result == 0).then_some(mode)
 }
 
 /// Where a page is.

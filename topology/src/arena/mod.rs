@@ -136,8 +136,8 @@ impl LayerArena {
         self.binding.is_on()
     }
 
-    /// Deals the pages of other memory, which nothing has touched yet, over the nodes that this arena
-    /// is bound to, if they are several. For what all nodes read alike.
+    /// Deals the whole pages of other memory over the nodes that this arena is bound to, if they are
+    /// several. For what all nodes read alike.
     ///
     /// # Errors
     /// When the kernel refuses; then pages come from where they are touched first.

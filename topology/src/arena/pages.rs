@@ -8,7 +8,7 @@
 use super::LayerArena;
 use super::calls::{PageState, nodes_of_pages};
 use super::layout::Span;
-use super::mapping::page_bytes;
+use super::mapping::{SEGMENT_ALIGN_BYTES, page_bytes};
 use crate::cpuset::NodeId;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -30,8 +30,8 @@ pub struct PageShares {
     pub absent_bytes: u64,
     /// The kernel doesn't say where.
     pub unknown_bytes: u64,
-    /// On huge pages; the kernel counts them by mapping, and where a mapping holds more than one
-    /// segment this is the segment's part of it in proportion.
+    /// On huge pages; the kernel counts them by mapping, and where a mapping holds more than a
+    /// segment and the slack around it this is the segment's part of it in proportion.
     pub huge_bytes: u64,
 }
 
@@ -91,8 +91,9 @@ impl HugePages {
     fn within(&self, range: &Range<usize>) -> u64 {
         let part = |(mapping, huge): &(Range<usize>, u64)| {
             let common = mapping.end.min(range.end).saturating_sub(mapping.start.max(range.start));
-            let share = common as f64 / mapping.len() as f64;
-            // All of the mapping that isn't common may be without huge pages, or all of it with.
+            // Slack holds no huge page: nothing touches it.
+            let slack = mapping.len() - common <= 2 * SEGMENT_ALIGN_BYTES;
+            let share = if slack { 1.0 } else { common as f64 / mapping.len() as f64 };
             ((*huge as f64 * share) as u64).min(common as u64)
         };
         self.mappings.iter().map(part).sum()
@@ -151,10 +152,10 @@ mod tests {
     use super::*;
 
     const SMAPS: &str = "\
-7f0000000000-7f0000400000 rw-p 00000000 00:00 0
-Size:               4096 kB
-AnonHugePages:      2048 kB
-7f0000400000-7f0000c00000 rw-p 00000000 00:00 0 [anon: x]
+7f0000000000-7f0000c00000 rw-p 00000000 00:00 0
+Size:              12288 kB
+AnonHugePages:      6144 kB
+7f0000c00000-7f0001400000 rw-p 00000000 00:00 0 [anon: x]
 AnonHugePages:      8192 kB
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
 AnonHugePages:         0 kB
@@ -167,11 +168,12 @@ AnonHugePages:         0 kB
             let base = 0x7f00_0000_0000;
             huge.within(&(base + (from_mib << 20)..base + (to_mib << 20))) >> 10
         };
-        assert_eq!(within(0, 4), 2048);
-        assert_eq!(within(0, 2), 1024, "half of a mapping, half of its huge pages");
-        assert_eq!(within(4, 12), 8192);
-        assert_eq!(within(2, 8), 1024 + 4096);
-        assert_eq!(within(12, 20), 0);
+        assert_eq!(within(0, 12), 6144);
+        assert_eq!(within(0, 6), 3072, "half of a mapping, half of its huge pages");
+        assert_eq!(within(1, 10), 6144, "all but the slack around it: all of them");
+        assert_eq!(within(12, 20), 8192);
+        assert_eq!(within(6, 20), 3072 + 8192);
+        assert_eq!(within(20, 30), 0);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::cpuset::CpuSet;
 use crate::machine::Origin;
 use crate::policy::{PolicyName, names, plan};
 use crate::synthetic;
+use proptest::prelude::*;
 
 fn live(text: &str) -> Machine {
     let mut machine = synthetic::probe(text).unwrap();
@@ -107,6 +108,34 @@ fn unknown_keys_and_contradictions_are_refused() {
     }
     let none = text.split("[[nodes]]").next().unwrap();
     assert!(read_back(none, &machine).is_err());
+}
+
+#[test]
+fn absurd_numbers_of_nodes_are_refused() {
+    let (machine, text) = good();
+    let head = text.split("[[nodes]]").next().unwrap();
+    let node = |id: usize| format!("[[nodes]]\nnode = {id}\nmemory = {id}\n");
+    let nodes: String = (0..NODES_MAX + 1).map(node).collect();
+    let error = read_back(&format!("{head}{nodes}"), &machine).unwrap_err();
+    assert!(error.contains("1025 nodes"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn damaged_files_give_an_error_or_a_plan_that_holds(
+        cuts in prop::collection::vec((any::<prop::sample::Index>(), 0usize..30, 0usize..11), 1..4),
+    ) {
+        let (machine, mut text) = good();
+        let pieces = ["", "9", "-", "0", "[", "]", "\"", "leader", "true", "\n", "workers = [1]\n"];
+        for (at, len, piece) in cuts {
+            let from = at.index(text.len());
+            text.replace_range(from..(from + len).min(text.len()), pieces[piece]);
+        }
+        if let Ok(plan) = read_back(&text, &machine) {
+            prop_assert_eq!(plan.validate(), Ok(()));
+            prop_assert!(plan.pinned_cpus().all(|cpu| machine.allowed.contains(cpu)));
+        }
+    }
 }
 
 #[test]

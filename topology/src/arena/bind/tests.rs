@@ -80,6 +80,16 @@ fn virtual_nodes_and_memory_left_to_the_kernel_are_not_bound() {
 }
 
 #[test]
+fn policy_that_the_process_was_started_under_is_kept() {
+    assert_eq!(set_from_outside(None), None);
+    assert_eq!(set_from_outside(Some(libc::MPOL_DEFAULT)), None);
+    for mode in [libc::MPOL_BIND, libc::MPOL_INTERLEAVE, libc::MPOL_PREFERRED] {
+        let warning = set_from_outside(Some(mode)).expect("a warning");
+        assert!(warning.contains("numactl"), "{warning}");
+    }
+}
+
+#[test]
 fn node_that_does_not_exist_is_an_error_that_names_it() {
     if !may_bind(NodeId(0)) {
         println!("this kernel doesn't let us bind to node 0: nothing to check");
@@ -141,6 +151,25 @@ fn neighbours_that_are_bound_alike_are_one_range() {
     assert_eq!(ranges.iter().map(|range| range.2).sum::<usize>(), bytes, "nothing is left out");
     assert!(ranges.windows(2).all(|pair| pair[0].1 + pair[0].2 == pair[1].1));
     assert_eq!(ranges[1].1, mapping.pointer(segments[1]).addr());
+}
+
+#[test]
+fn other_memory_is_dealt_only_over_several_nodes_and_keeps_its_bytes() {
+    let memory: Vec<u8> = (0..100_000).map(|index| index as u8).collect();
+    let of = |nodes: &[u32]| Binding {
+        targets: nodes.iter().map(|&id| one_node(libc::MPOL_BIND, NodeId(id))).collect(),
+        warnings: Vec::new(),
+    };
+    Binding::off().deal(&memory).unwrap();
+    of(&[900, 900]).deal(&memory).expect("one node: nothing to deal, nothing is called");
+    of(&[0, 900]).deal(&memory[..100]).expect("no whole page inside");
+    if may_bind(NodeId(0)) {
+        // The kernel ignores nodes that aren't there as long as one is.
+        of(&[0, 63]).deal(&memory).unwrap();
+    } else {
+        println!("this kernel doesn't let us bind to node 0: nothing more to check");
+    }
+    assert!(memory.iter().enumerate().all(|(index, &byte)| byte == index as u8));
 }
 
 #[test]
