@@ -65,7 +65,10 @@ impl Bench {
         let mut submit = |reader: &mut dyn Reader, mut job: Box<ReadJob>, slot: u32| {
             let (expert, piece) = self.extent(&mut random);
             let lease = self.arena.begin_fill(slot).expect("idle");
-            job.take(self.layer, LoadOrder { expert, lease, class: LoadClass::Decode });
+            job.take(
+                self.layer,
+                LoadOrder { expert, lease, class: LoadClass::Decode, wanted_ns: 0 },
+            );
             job.read_into_slot([piece].into_iter(), geometry);
             reader.submit(job);
         };

@@ -12,3 +12,4 @@ pub mod machine;
 pub mod replay;
 pub mod sampler;
 pub mod text;
+pub mod tune;

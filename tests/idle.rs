@@ -1,8 +1,34 @@
-//! An engine with nothing to do sleeps. Alone in its binary: it looks at all threads of the process.
+//! An engine with nothing to do sleeps, and its guard takes next to nothing. Alone in its binary: it
+//! looks at all threads of the process.
 
 use millstream::engine::{Engine, Model, Options, Request};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long an idle engine is watched, and the share of one CPU that it may take.
+const WATCHED: Duration = Duration::from_secs(3);
+const SHARE_MAX: f64 = 0.005;
+
+/// CPU time of all threads of the process.
+fn cpu_time() -> Duration {
+    let of = |task: std::fs::DirEntry| -> Option<u64> {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse().ok()
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
+    let times = tasks.map(|task| of(task.expect("a task")).expect("the kernel counts CPU time"));
+    Duration::from_nanos(times.sum())
+}
+
+/// The guard looks as often as it does in a server.
+fn takes_next_to_nothing() {
+    let (before, since) = (cpu_time(), Instant::now());
+    std::thread::sleep(WATCHED);
+    let share = (cpu_time() - before).as_secs_f64() / since.elapsed().as_secs_f64();
+    println!("{:.3} % of one CPU", share * 100.0);
+    assert!(share < SHARE_MAX, "{share}");
+}
 
 #[test]
 fn idle_engine_sleeps() {
@@ -14,7 +40,7 @@ fn idle_engine_sleeps() {
     assert_eq!(answer.expect("it runs").answer_ids.len(), 4);
     // Every thread of the pipeline parks in the end; a thread that spins for ever never does.
     let ours = |name: &str| ["seat-", "crew-", "scheduler"].iter().any(|p| name.starts_with(p));
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let mut awake = vec![];
         for task in std::fs::read_dir("/proc/self/task").expect("tasks") {
@@ -27,9 +53,9 @@ fn idle_engine_sleeps() {
             }
         }
         if awake.is_empty() {
-            return;
+            return takes_next_to_nothing();
         }
-        assert!(std::time::Instant::now() < deadline, "still awake: {awake:?}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(Instant::now() < deadline, "still awake: {awake:?}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

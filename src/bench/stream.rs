@@ -5,8 +5,9 @@
 //! is to choose them: then routing is the same in every run and setting, and figures of different
 //! settings compare. With several streams each has its own prompt and they decode side by side.
 
+use super::figures::{median, token_hash};
+use super::ids::Ids;
 use super::{Report, Row};
-use crate::checkpoint::pack::checksum::checksum;
 use crate::engine::{Answer, Engine, EngineError, Request, Statistics};
 
 /// What is generated.
@@ -95,8 +96,6 @@ impl StreamBench<'_> {
         let disk_read_gb_s = of(|s| s.decode.disk_read_gb_s);
         let disk_share = disk_best_gb_s.map(|best| disk_read_gb_s / best);
         let stall_share = of(|s| s.decode.stall_share);
-        let ids = answers.iter().flat_map(|answer| &answer.answer_ids);
-        let bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
         Row {
             name: name.to_owned(),
             decode_tok_s,
@@ -114,58 +113,7 @@ impl StreamBench<'_> {
             hint_mb: std::array::from_fn(|outcome| {
                 median(decode.clone().map(|decode| decode.hint_mb[outcome]).collect())
             }),
-            token_hash: format!("{:016x}", checksum(&bytes)),
+            token_hash: token_hash(answers),
         }
-    }
-}
-
-/// The middle one; the upper of two.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// Ids by chance, the same for the same seed, prompt and stream. SplitMix64 (Steele, Lea, Flood 2014).
-struct Ids {
-    state: u64,
-    vocabulary: u64,
-}
-
-impl Ids {
-    fn new(seed: u64, prompt: usize, stream: usize, vocabulary: usize) -> Ids {
-        let state = seed ^ (prompt as u64) << 32 ^ (stream as u64) << 48;
-        Ids { state, vocabulary: vocabulary as u64 }
-    }
-}
-
-impl Iterator for Ids {
-    type Item = u32;
-
-    fn next(&mut self) -> Option<u32> {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Some(((z ^ (z >> 31)) % self.vocabulary) as u32)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_repeat_with_their_seed_and_differ_between_streams() {
-        let ids = |prompt, stream| Ids::new(7, prompt, stream, 100).take(50).collect::<Vec<_>>();
-        assert_eq!(ids(1, 0), ids(1, 0));
-        assert_ne!(ids(1, 0), ids(1, 1));
-        assert_ne!(ids(1, 0), ids(2, 0));
-        assert!(ids(0, 0).iter().all(|&id| id < 100));
-    }
-
-    #[test]
-    fn the_middle_of_some_values() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![]), 0.0);
     }
 }

@@ -7,6 +7,7 @@ use crate::engine::{
     READERS_MAX, ReadOptions,
 };
 use crate::learn::UseFile;
+use crate::tune::{Profile, ProfileError, ProfileFile};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use millstream_kernels::Isa;
@@ -54,9 +55,9 @@ impl ModelFlag {
 pub struct PlanFlags {
     /// auto (striped on several nodes, else compact), striped, interleaved, spread, compact, single,
     /// a PLAN.toml that `topology --save` wrote, a MACHINE.xml, or a machine such as "pack:2 numa:1 core:8 pu:2" (a machine that isn't this
-    /// one runs with virtual nodes)
-    #[arg(long, env = "MILLSTREAM_TOPOLOGY", default_value = "auto", value_name = "WHAT")]
-    pub topology: TopologyArg,
+    /// one runs with virtual nodes) [default: auto]
+    #[arg(long, env = "MILLSTREAM_TOPOLOGY", value_name = "WHAT")]
+    pub topology: Option<TopologyArg>,
     /// Compute threads in all [default: physical cores allowed to us]
     #[arg(long, env = "MILLSTREAM_THREADS", allow_negative_numbers = true, value_name = "N")]
     pub threads: Option<usize>,
@@ -70,10 +71,20 @@ pub struct PlanFlags {
 }
 
 impl PlanFlags {
+    /// The machine and the policy: `auto` where none is named.
+    pub fn topology(&self) -> TopologyArg {
+        self.topology.clone().unwrap_or_default()
+    }
+
+    /// The plan is one of a file, which says everything.
+    fn is_file(&self) -> bool {
+        matches!(self.topology().source, MachineSource::Plan(_))
+    }
+
     /// What they ask of a plan. From here on this thread, and those that it starts, stay off the CPUs
     /// to avoid; of another machine's CPUs only the plan knows.
     pub fn request(&self) -> Result<PlanRequest, Failure> {
-        let here = matches!(self.topology.source, MachineSource::Live);
+        let here = matches!(self.topology().source, MachineSource::Live);
         if here && !self.avoid_cpus.is_empty() {
             stay_off(&self.avoid_cpus).map_err(|error| {
                 Failure::Usage(format!("--avoid-cpus {}: {error}", self.avoid_cpus))
@@ -115,42 +126,41 @@ pub struct EngineFlags {
     #[arg(long, env = "MILLSTREAM_VERIFY_READS", value_parser = FalseyValueParser::new())]
     pub verify_reads: bool,
     /// How experts are guessed ahead: off, repeat (those of the last step), gate (the next layer's
-    /// gate is asked early), gate2 (those of two layers) or auto (gate, where it pays)
-    #[arg(long, env = "MILLSTREAM_LOOKAHEAD", default_value = "auto", value_parser = parse_lookahead)]
-    pub lookahead: Lookahead,
+    /// gate is asked early), gate2 (those of two layers) or auto (gate, where it pays) [default: auto]
+    #[arg(long, env = "MILLSTREAM_LOOKAHEAD", value_parser = parse_lookahead)]
+    pub lookahead: Option<Lookahead>,
     /// Guess from a --trace of an earlier run instead: right wherever this run repeats it, which
     /// shows what guessing can gain at most
     #[arg(long, env = "MILLSTREAM_FORESEE", value_name = "FILE", conflicts_with = "lookahead")]
     pub foresee: Option<PathBuf>,
-    /// Which expert goes when a slot is needed: recency, frequency, least-stale or mixed
-    #[arg(long, env = "MILLSTREAM_EVICTION", default_value = "frequency", value_parser = parse_eviction)]
-    pub eviction: EvictionPolicy,
+    /// Which expert goes when a slot is needed: recency, frequency, least-stale or mixed [default:
+    /// frequency]
+    #[arg(long, env = "MILLSTREAM_EVICTION", value_parser = parse_eviction)]
+    pub eviction: Option<EvictionPolicy>,
     /// Whether uses of experts are counted from session to session, so that the next one starts with
     /// the most used in memory [default: on, off for the model inside]
     #[arg(long, env = "MILLSTREAM_LEARN", value_name = "on|off")]
     pub learn: Option<LearnChoice>,
-    /// Prompt tokens that are read at once
-    #[arg(
-        long,
-        env = "MILLSTREAM_PREFILL_CHUNK",
-        allow_negative_numbers = true,
-        default_value = "128",
-        value_name = "N"
-    )]
-    pub prefill_chunk: usize,
+    /// Prompt tokens that are read at once [default: 128]
+    #[arg(long, env = "MILLSTREAM_PREFILL_CHUNK", allow_negative_numbers = true, value_name = "N")]
+    pub prefill_chunk: Option<usize>,
     /// How experts are read: io_uring, threads with pread, or what the system allows: auto, uring,
-    /// pread
-    #[arg(long, env = "MILLSTREAM_IO", default_value = "auto", value_parser = parse_io)]
-    pub io: IoChoice,
-    /// Whether reads pass the page cache (O_DIRECT): auto, on, off
-    #[arg(long, env = "MILLSTREAM_DIRECT", default_value = "auto", value_parser = parse_direct)]
-    pub direct: DirectChoice,
-    /// Reads in flight with io_uring
-    #[arg(long, env = "MILLSTREAM_IO_DEPTH", default_value_t = IO_DEPTH_DEFAULT, value_name = "N")]
-    pub io_depth: usize,
-    /// Threads that read with pread
-    #[arg(long, env = "MILLSTREAM_READERS", default_value_t = READERS_DEFAULT, value_name = "N")]
-    pub readers: usize,
+    /// pread [default: auto]
+    #[arg(long, env = "MILLSTREAM_IO", value_parser = parse_io)]
+    pub io: Option<IoChoice>,
+    /// Whether reads pass the page cache (O_DIRECT): auto, on, off [default: auto]
+    #[arg(long, env = "MILLSTREAM_DIRECT", value_parser = parse_direct)]
+    pub direct: Option<DirectChoice>,
+    /// Reads in flight with io_uring [default: 16]
+    #[arg(long, env = "MILLSTREAM_IO_DEPTH", value_name = "N")]
+    pub io_depth: Option<usize>,
+    /// Threads that read with pread [default: 2]
+    #[arg(long, env = "MILLSTREAM_READERS", value_name = "N")]
+    pub readers: Option<usize>,
+    /// Whether what `tune` found for this model on this machine is used where no flag and no variable
+    /// says otherwise
+    #[arg(long, env = "MILLSTREAM_TUNED", default_value = "on", value_name = "on|off")]
+    pub tuned: TunedChoice,
     /// Directory with a copy of the model's files on another drive: experts are read from both
     #[arg(long, env = "MILLSTREAM_MIRROR", value_name = "DIR")]
     pub mirror: Option<PathBuf>,
@@ -159,6 +169,15 @@ pub struct EngineFlags {
 /// The value of `--isa`; none is `auto`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IsaChoice(pub Option<Isa>);
+
+/// The value of `--tuned`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TunedChoice {
+    /// Use it.
+    On,
+    /// Don't.
+    Off,
+}
 
 /// The value of `--learn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -191,14 +210,8 @@ impl EngineFlags {
         PackChecks { experts: self.verify_reads, ..PackChecks::default() }
     }
 
-    /// What they mean for the engine.
+    /// What they mean for the engine; nothing that was tuned comes into it.
     pub fn options(&self) -> Result<Options, Failure> {
-        if !(1..=PREFILL_CHUNK_MAX).contains(&self.prefill_chunk) {
-            let chunk = self.prefill_chunk;
-            return Err(Failure::Usage(format!(
-                "--prefill-chunk {chunk}: use 1 to {PREFILL_CHUNK_MAX}"
-            )));
-        }
         if self.experts_per_layer == Some(0) {
             return Err(Failure::Usage(
                 "--experts-per-layer 0: one slot a layer is the least".into(),
@@ -206,12 +219,15 @@ impl EngineFlags {
         }
         let PlanRequest { threads, spin_us, avoid, .. } = self.plan.request()?;
         let recording = self.foresee.as_deref().map(read_recording).transpose()?;
-        let within = |flag: &str, value: usize, most: usize| match (1..=most).contains(&value) {
-            true => Ok(value),
-            false => Err(Failure::Usage(format!("{flag} {value}: use 1 to {most}"))),
+        let defaults = Options::default();
+        let within = |flag: &str, value: Option<usize>, default: usize, most: usize| match value {
+            None => Ok(default),
+            Some(value) if (1..=most).contains(&value) => Ok(value),
+            Some(value) => Err(Failure::Usage(format!("{flag} {value}: use 1 to {most}"))),
         };
+        let chunk = (self.prefill_chunk, defaults.prefill_chunk);
         Ok(Options {
-            topology: self.plan.topology.clone(),
+            topology: self.plan.topology(),
             threads,
             spin_us,
             avoid_cpus: avoid,
@@ -219,21 +235,74 @@ impl EngineFlags {
             memory: self.memory,
             context: self.context,
             isa: self.isa.0,
-            prefill_chunk: self.prefill_chunk,
+            prefill_chunk: within("--prefill-chunk", chunk.0, chunk.1, PREFILL_CHUNK_MAX)?,
             lookahead: match recording {
                 Some(_) => Lookahead::Recorded,
-                None => self.lookahead,
+                None => self.lookahead.unwrap_or(Lookahead::Auto),
             },
             recording: recording.map(Arc::new),
+            eviction: self.eviction.unwrap_or_default(),
             reads: ReadOptions {
-                io: self.io,
-                direct: self.direct,
-                io_depth: within("--io-depth", self.io_depth, IO_DEPTH_MAX)?,
-                readers: within("--readers", self.readers, READERS_MAX)?,
+                io: self.io.unwrap_or_default(),
+                direct: self.direct.unwrap_or_default(),
+                io_depth: within("--io-depth", self.io_depth, IO_DEPTH_DEFAULT, IO_DEPTH_MAX)?,
+                readers: within("--readers", self.readers, READERS_DEFAULT, READERS_MAX)?,
                 mirror: self.mirror.clone(),
             },
-            ..Options::default()
+            ..defaults
         })
+    }
+
+    /// What they mean for the engine with this model: what was tuned for it on this machine comes in
+    /// where neither a flag nor a variable says otherwise. Says so.
+    pub fn tuned_options(&self, directory: &Path) -> Result<Options, Failure> {
+        let mut options = self.options()?;
+        if self.tuned == TunedChoice::Off {
+            return Ok(options);
+        }
+        match self.profile(directory) {
+            Ok(None) => {}
+            Ok(Some(mut profile)) => {
+                profile.settings.retain(|name| !self.is_given(name));
+                let applied = profile.settings.apply(&mut options);
+                applied.expect("a profile's settings were looked at when it was read");
+                if !profile.settings.is_empty() {
+                    let checked = if profile.checked { "" } else { " (its last check is missing)" };
+                    super::say(&format!("tuned: {}{checked}", profile.settings));
+                }
+            }
+            Err(error) => super::say(&format!("warning: {error}")),
+        }
+        Ok(options)
+    }
+
+    /// What was tuned for this model on this machine.
+    fn profile(&self, directory: &Path) -> Result<Option<Profile>, ProfileError> {
+        // A machine is looked at only where there may be a profile.
+        if !ProfileFile::may_exist(directory) {
+            return Ok(None);
+        }
+        let Ok(machine) = millstream_topology::probe(&self.plan.topology().source) else {
+            return Ok(None);
+        };
+        ProfileFile::of(directory, &machine.fingerprint())?.load()
+    }
+
+    /// A flag or its variable says what this knob is to be.
+    pub fn is_given(&self, knob: &str) -> bool {
+        match knob {
+            "topology" => self.plan.topology.is_some(),
+            "threads" => self.plan.threads.is_some() || self.plan.is_file(),
+            "spin-us" => self.plan.spin_us.is_some() || self.plan.is_file(),
+            "lookahead" => self.lookahead.is_some() || self.foresee.is_some(),
+            "eviction" => self.eviction.is_some(),
+            "io" => self.io.is_some(),
+            "io-depth" => self.io_depth.is_some(),
+            "readers" => self.readers.is_some(),
+            "direct" => self.direct.is_some(),
+            "prefill-chunk" => self.prefill_chunk.is_some(),
+            other => unreachable!("{other} is no knob"),
+        }
     }
 }
 
@@ -245,21 +314,11 @@ fn parse_isa(text: &str) -> Result<IsaChoice, String> {
 }
 
 fn parse_io(text: &str) -> Result<IoChoice, String> {
-    match text {
-        "auto" => Ok(IoChoice::Auto),
-        "uring" => Ok(IoChoice::Uring),
-        "pread" => Ok(IoChoice::Pread),
-        _ => Err("use one of auto, uring, pread".to_owned()),
-    }
+    IoChoice::named(text).ok_or_else(|| "use one of auto, uring, pread".to_owned())
 }
 
 fn parse_direct(text: &str) -> Result<DirectChoice, String> {
-    match text {
-        "auto" => Ok(DirectChoice::Auto),
-        "on" => Ok(DirectChoice::On),
-        "off" => Ok(DirectChoice::Off),
-        _ => Err("use one of auto, on, off".to_owned()),
-    }
+    DirectChoice::named(text).ok_or_else(|| "use one of auto, on, off".to_owned())
 }
 
 fn parse_lookahead(text: &str) -> Result<Lookahead, String> {
@@ -337,6 +396,24 @@ mod tests {
         assert_eq!(parse_memory("80%"), Ok(MemoryBudget::Share(0.8)));
         for wrong in ["", "-1GiB", "20 apples", "101%", "GiB", "1e3MB", "nan"] {
             assert!(parse_memory(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_knob_has_its_flag() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            flags: EngineFlags,
+        }
+        use clap::Parser;
+        for knob in crate::tune::KNOBS {
+            let room = crate::tune::Room { cores: 4, nodes: 2, streams: true, uring: true };
+            let value = (knob.values)(&room).remove(0);
+            let flag = format!("--{}", knob.name);
+            let flags = |words: &[&str]| Line::try_parse_from(words).expect(knob.name).flags;
+            assert!(flags(&["x", &flag, &value]).is_given(knob.name), "{flag}");
+            assert!(!flags(&["x"]).is_given(knob.name), "{flag}");
         }
     }
 

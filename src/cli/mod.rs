@@ -8,7 +8,8 @@
 //! | `inspect.rs` | `inspect`: what is in a model |
 //! | `convert.rs` | `convert`: a model into a pack |
 //! | `doctor.rs` | `doctor`: everything that is wrong with a model |
-//! | `bench.rs` | `bench`: what could be better, measured |
+//! | `bench.rs`, `speed.rs`, `stream.rs` | `bench`: speed, and what could be better, measured |
+//! | `tune.rs` | `tune`: settings that are faster on this machine |
 //! | `topology.rs` | `topology`: the machine, who would sit where, and where memory really lies |
 //! | `guard.rs` | ids that belong to another model are refused |
 //!
@@ -23,8 +24,10 @@ mod inspect;
 mod plan;
 mod prompt;
 mod run;
+mod speed;
 mod stream;
 mod topology;
+mod tune;
 
 use crate::checkpoint::OpenError;
 use crate::engine::EngineError;
@@ -52,8 +55,10 @@ enum Command {
     Convert(convert::ConvertArgs),
     /// Say everything that is wrong with a model, and what to do about each
     Doctor(doctor::DoctorArgs),
-    /// Measure: what each eviction policy would have hit
+    /// Measure prefill and decode, beside what memory and drive give
     Bench(Box<bench::BenchArgs>),
+    /// Find faster settings for a model on this machine, and keep them
+    Tune(Box<tune::TuneArgs>),
     /// Show the machine and who would sit where
     Topology(topology::TopologyArgs),
 }
@@ -121,6 +126,7 @@ pub fn main() -> ExitCode {
         Command::Convert(args) => convert::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Topology(args) => topology::run(&args),
     };
     match outcome {

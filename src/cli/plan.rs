@@ -32,8 +32,8 @@ pub struct PlanArgs {
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let mut options = args.engine.options()?;
     let directory = args.model.directory()?;
+    let mut options = args.engine.tuned_options(&directory)?;
     let model = Model::open_with(&directory, args.engine.checks())?;
     // A run would hold it, too.
     let _tokenizer = Tokenizer::open(&directory)?;
@@ -51,7 +51,10 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         true => Ceilings::new(token, None, Err("--no-measure".into())),
         false => {
             let memory = bandwidth::memory_bytes_s(&setup.plan, setup.kernels);
-            let drive = bandwidth::drive_bytes_s(&expert_files(&model, &directory));
+            let drive = bandwidth::drive_bytes_s(
+                &expert_files(&model, &directory),
+                options.reads.at_once(&setup.reads),
+            );
             Ceilings::new(token, memory.ok(), drive)
         }
     };

@@ -75,11 +75,6 @@ pub struct RunArgs {
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
-    let mut options = args.engine.options()?;
-    options.trace = args.trace.is_some();
-    if args.logits.is_some() {
-        options.logits_rows_max = options.prefill_chunk;
-    }
     let forced = args.forced.as_deref().map(read_ids).transpose()?;
     if args.logits.is_some() && args.logits == args.trace {
         return Err(Failure::Usage("--logits and --trace name one file; name two".into()));
@@ -90,6 +85,11 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
 
     let directory = args.model.directory()?;
     check_not_the_models([&args.logits, &args.trace], &directory)?;
+    let mut options = args.engine.tuned_options(&directory)?;
+    options.trace = args.trace.is_some();
+    if args.logits.is_some() {
+        options.logits_rows_max = options.prefill_chunk;
+    }
     options.learn = args.engine.use_file(&args.model, &directory);
     let model = Model::open_with(&directory, args.engine.checks())?;
     let sampling = sampling(args, &directory)?;
@@ -107,8 +107,6 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     check("--forced", forced.as_deref().unwrap_or(&[]))?;
     let request = Request {
-        prompt_ids: prompt.ids,
-        max_tokens: args.max_tokens,
         sampling,
         stop_ids: match args.ignore_eos {
             true => vec![],
@@ -117,6 +115,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         forced,
         keep_logits: args.logits.is_some(),
         keep_trace: args.trace.is_some(),
+        ..Request::greedy(prompt.ids, args.max_tokens)
     };
 
     options.held_bytes = held_bytes();

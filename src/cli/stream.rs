@@ -15,10 +15,6 @@ use clap::builder::FalseyValueParser;
 /// Arguments of `bench --stream`.
 #[derive(Args, Debug)]
 pub struct StreamArgs {
-    #[command(flatten)]
-    model: ModelFlag,
-    #[command(flatten)]
-    engine: EngineFlags,
     /// Tokens of each prompt
     #[arg(long, env = "MILLSTREAM_PROMPT_TOKENS", default_value = "32", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     prompt_tokens: u32,
@@ -34,29 +30,33 @@ pub struct StreamArgs {
     /// Let the model choose the answers instead of feeding ids by chance
     #[arg(long, env = "MILLSTREAM_FREE", value_parser = FalseyValueParser::new())]
     free: bool,
-    /// Of the ids
-    #[arg(long, env = "MILLSTREAM_SEED", default_value = "0", value_name = "N")]
-    seed: u64,
 }
 
 /// Runs it; `json` prints one object instead of a table.
-pub fn run(args: &StreamArgs, json: bool) -> Result<(), Failure> {
-    let mut options = args.engine.options()?;
+pub fn run(
+    args: &StreamArgs,
+    model: &ModelFlag,
+    flags: &EngineFlags,
+    seed: u64,
+    json: bool,
+) -> Result<(), Failure> {
+    let directory = model.directory()?;
+    let mut options = flags.tuned_options(&directory)?;
     let streams = args.streams as usize;
     (options.sequences_max, options.waves_max) = (streams, streams);
     options.held_bytes = held_bytes();
-    let directory = args.model.directory()?;
-    let model = Model::open_with(&directory, args.engine.checks())?;
+    let model = Model::open_with(&directory, flags.checks())?;
     let vocabulary = model.spec.vocabulary;
     let files = expert_files(&model, &directory);
-    let drive_gb_s = || match bandwidth::drive_bytes_s(&files) {
+    let engine = Engine::start(model, &options)?;
+    let at_once = engine.setting.reads_at_once;
+    let drive_gb_s = || match bandwidth::drive_bytes_s(&files, at_once) {
         Ok(bytes_s) => Some(bytes_s / 1e9),
         Err(reason) => {
             say(&format!("drive: not measured: {reason}"));
             None
         }
     };
-    let engine = Engine::start(model, &options)?;
     for warning in &engine.warnings {
         say(&format!("warning: {warning}"));
     }
@@ -66,7 +66,7 @@ pub fn run(args: &StreamArgs, json: bool) -> Result<(), Failure> {
         prompts: args.prompts as usize,
         streams,
         forced: !args.free,
-        seed: args.seed,
+        seed,
     };
     let bench = StreamBench { engine: &engine, vocabulary, workload, drive_gb_s: &drive_gb_s };
     let report = bench.run()?;

@@ -84,7 +84,7 @@ struct Verified {
 pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
     args.check()?;
     let request = args.plan.request()?;
-    let (machine, plan) = args.plan.topology.place(&request)?;
+    let (machine, plan) = args.plan.topology().place(&request)?;
     let verified = match (args.verify, &args.model) {
         (false, _) => None,
         (true, None) => Some(verify_arena(&plan)?),
@@ -154,7 +154,7 @@ impl TopologyArgs {
     /// Starts an engine as `run` would, and looks where its arenas are.
     fn verify_model(&self, directory: &Path, request: PlanRequest) -> Result<Verified, Failure> {
         let options = Options {
-            topology: self.plan.topology.clone(),
+            topology: self.plan.topology(),
             threads: request.threads,
             spin_us: request.spin_us,
             avoid_cpus: request.avoid,
@@ -166,7 +166,7 @@ impl TopologyArgs {
         let engine = Engine::start(Model::open(directory)?, &options)?;
         let report = engine.placement().map_err(Failure::failed)?;
         let warnings = engine.warnings.clone();
-        Ok(Verified { plan: engine.plan.clone(), report, warnings })
+        Ok(Verified { plan: engine.setting.plan.clone(), report, warnings })
     }
 }
 

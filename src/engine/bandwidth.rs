@@ -21,9 +21,10 @@ const MEMORY_TIME: Duration = Duration::from_millis(300);
 const DRIVE_TIME: Duration = Duration::from_millis(1000);
 /// Memory that all threads read together: more than caches hold.
 const MEMORY_BYTES: usize = 512 << 20;
-/// One read of a drive, and how many threads read at once.
-const DRIVE_READ_BYTES: usize = 4 << 20;
-const DRIVE_THREADS: usize = 4;
+/// One read of a drive: what the engine's readers ask for at once.
+const DRIVE_READ_BYTES: usize = millstream_stages::load::CHUNK_BYTES;
+/// Threads that read at once at most; more add nothing but threads.
+const DRIVE_THREADS_MAX: usize = 64;
 /// Files shorter than this together say nothing about a drive.
 const DRIVE_BYTES_MIN: u64 = 256 << 20;
 
@@ -76,18 +77,20 @@ pub fn memory_bytes_s(plan: &PlacementPlan, kernels: Kernels) -> Result<f64, Are
     })
 }
 
-/// Bytes per second that the drive gives for pieces of files in no order; or why that can't be said.
+/// Bytes per second that the drive gives for pieces of files in no order, so many of them at once and into
+/// buffers as the engine's; or why that can't be said.
 ///
 /// # Errors
 /// In words that follow "not measured: ".
-pub fn drive_bytes_s(files: &[PathBuf]) -> Result<f64, String> {
+pub fn drive_bytes_s(files: &[PathBuf], at_once: usize) -> Result<f64, String> {
+    let threads = at_once.clamp(1, DRIVE_THREADS_MAX);
     let opened: Result<Vec<PackFile>, String> = files.iter().map(|file| open(file)).collect();
     let opened = opened?;
     let pieces = pieces(&opened)?;
     let read = |thread: usize| -> Result<u64, String> {
         let (mut arena, region) = memory(DRIVE_READ_BYTES).map_err(|error| error.to_string())?;
         let (since, mut bytes) = (Instant::now(), 0);
-        let mine = pieces.iter().cycle().skip(thread).step_by(DRIVE_THREADS);
+        let mine = pieces.iter().cycle().skip(thread).step_by(threads);
         for &(file, offset) in mine {
             if since.elapsed() >= DRIVE_TIME {
                 break;
@@ -102,8 +105,7 @@ pub fn drive_bytes_s(files: &[PathBuf]) -> Result<f64, String> {
     let since = Instant::now();
     let sum: Result<u64, String> = std::thread::scope(|scope| {
         let read = &read;
-        let threads: Vec<_> =
-            (0..DRIVE_THREADS).map(|index| scope.spawn(move || read(index))).collect();
+        let threads: Vec<_> = (0..threads).map(|index| scope.spawn(move || read(index))).collect();
         threads.into_iter().map(|thread| thread.join().expect("reading doesn't panic")).sum()
     });
     let sum = sum?;

@@ -39,7 +39,7 @@ pub use reads::{
     READERS_DEFAULT, READERS_MAX, ReadOptions, ReadsError, open_reader,
 };
 pub use request::{Answer, Finish, PositionTrace, Request};
-pub use statistics::{DecodeFigures, Statistics};
+pub use statistics::{PhaseFigures, Statistics};
 
 use crate::checkpoint::OpenError;
 use crate::learn::Uses;
@@ -48,6 +48,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use guard::Guard;
 use keeper::Keeper;
 use millstream_kernels::Isa;
+use millstream_stages::gauge::Gauges;
 use millstream_stages::ids::{ExpertId, LayerId};
 use millstream_stages::limits::Limits;
 use millstream_stages::load::ReadFault;
@@ -160,6 +161,33 @@ pub enum EngineError {
     Stopped,
 }
 
+/// What an engine runs with.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Who sits where.
+    pub plan: PlacementPlan,
+    /// Every bound.
+    pub limits: Limits,
+    /// Where the memory goes.
+    pub memory: MemoryTable,
+    /// How experts are read, in words.
+    pub reads: String,
+    /// Reads in flight at most, or threads that read.
+    pub reads_at_once: usize,
+}
+
+impl Setting {
+    fn of(setup: &Setup, options: &Options) -> Setting {
+        Setting {
+            plan: setup.plan.clone(),
+            limits: setup.limits.clone(),
+            memory: setup.memory.clone(),
+            reads: setup.reads.words.clone(),
+            reads_at_once: options.reads.at_once(&setup.reads),
+        }
+    }
+}
+
 /// A running engine.
 pub struct Engine {
     guard: Option<Guard>,
@@ -170,11 +198,12 @@ pub struct Engine {
     model_max: usize,
     trace: bool,
     next_number: std::sync::atomic::AtomicU64,
+    gauges: Arc<Gauges>,
     arenas: Vec<NamedArena>,
-    /// Who sits where.
-    pub plan: PlacementPlan,
     /// The instruction set of the kernels.
     pub isa: Isa,
+    /// What runs.
+    pub setting: Setting,
     /// What was resolved, for the start line.
     pub start_line: String,
     /// What went other than planned.
@@ -202,7 +231,7 @@ impl Engine {
         warnings.extend(setup.memory.warnings());
         warnings.extend(setup.reads.warnings.iter().cloned());
         let start_line = start_line(&setup);
-        let plan = setup.plan.clone();
+        let setting = Setting::of(&setup, options);
         let (vocabulary, model_max) = (model.spec.vocabulary, model.spec.context_max);
         let (context, isa) = (setup.limits.context_max, setup.kernels.isa());
         let uses = learned.as_deref().map(UseCounts::of_earlier);
@@ -221,15 +250,9 @@ impl Engine {
         };
         let pipeline = Pipeline::start(&blueprint, setup.reads.reader)?;
         warnings.extend(pipeline.warnings());
-        let guard = match options.guard_period {
-            None => None,
-            Some(period) => {
-                let caps = pipeline.caps();
-                let guard = Guard::start(&setup.memory, caps, &options.memory_root, period);
-                guard.map_err(thread_fault)?
-            }
-        };
+        let guard = start_guard(&pipeline, &setup.memory, options).map_err(thread_fault)?;
         let (commands, receiver) = unbounded();
+        let gauges = pipeline.gauges().clone();
         let arenas = named(pipeline.arenas());
         pipeline.warm(&warm(&uses, pipeline.limits()));
         let keeper = options.learn.clone().map(|file| Keeper::start(file, uses)).transpose();
@@ -246,9 +269,10 @@ impl Engine {
             model_max,
             trace: options.trace,
             next_number: 0.into(),
-            plan,
+            gauges,
             arenas,
             isa,
+            setting,
             start_line,
             warnings,
         })
@@ -296,12 +320,17 @@ impl Engine {
         Ok(submitted.into_iter().map(|(_, events)| last(events)).collect())
     }
 
+    /// What the pipeline and the scheduler measure about themselves.
+    pub fn gauges(&self) -> &Gauges {
+        &self.gauges
+    }
+
     /// Makes all memory of the weights present and asks the kernel where it lies.
     ///
     /// # Errors
     /// When the kernel doesn't say.
     pub fn placement(&self) -> Result<PlacementReport, VerifyError> {
-        PlacementReport::of(&self.plan, &self.arenas)
+        PlacementReport::of(&self.setting.plan, &self.arenas)
     }
 
     fn submit(&self, request: &Request) -> Result<(u64, Receiver<Event>), EngineError> {
@@ -342,6 +371,16 @@ impl Engine {
         }
         Ok(request.sampling.check()?)
     }
+}
+
+/// The guard, unless it is left out or has nothing to look at.
+fn start_guard(
+    pipeline: &Pipeline,
+    memory: &MemoryTable,
+    options: &Options,
+) -> std::io::Result<Option<Guard>> {
+    let Some(period) = options.guard_period else { return Ok(None) };
+    Guard::start(memory, pipeline.caps(), &options.memory_root, period)
 }
 
 /// A thread besides the seats' that the system doesn't give.

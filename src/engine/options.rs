@@ -66,6 +66,8 @@ pub struct Options {
     pub logits_rows_max: usize,
     /// Let requests keep what routers and indexers chose.
     pub trace: bool,
+    /// Events of a timeline that the gauges have room for; 0 keeps none.
+    pub timeline_events_max: usize,
     /// How experts are read.
     pub reads: ReadOptions,
     /// Which expert goes when a slot is needed.
@@ -96,6 +98,7 @@ impl Default for Options {
             waves_max: 1,
             logits_rows_max: 16,
             trace: false,
+            timeline_events_max: 0,
             reads: ReadOptions::default(),
             eviction: EvictionPolicy::default(),
             learn: None,

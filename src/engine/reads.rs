@@ -44,6 +44,30 @@ pub enum IoChoice {
     Pread,
 }
 
+impl IoChoice {
+    /// The choice with a name: auto, uring or pread.
+    pub fn named(name: &str) -> Option<IoChoice> {
+        match name {
+            "auto" => Some(IoChoice::Auto),
+            "uring" => Some(IoChoice::Uring),
+            "pread" => Some(IoChoice::Pread),
+            _ => None,
+        }
+    }
+}
+
+impl DirectChoice {
+    /// The choice with a name: auto, on or off.
+    pub fn named(name: &str) -> Option<DirectChoice> {
+        match name {
+            "auto" => Some(DirectChoice::Auto),
+            "on" => Some(DirectChoice::On),
+            "off" => Some(DirectChoice::Off),
+            _ => None,
+        }
+    }
+}
+
 /// Whether reads pass the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DirectChoice {
@@ -80,6 +104,13 @@ impl Default for ReadOptions {
             readers: READERS_DEFAULT,
             mirror: None,
         }
+    }
+}
+
+impl ReadOptions {
+    /// Reads in flight at most, or threads that read, of a reader that was opened with these.
+    pub fn at_once(&self, opened: &OpenedReader) -> usize {
+        if opened.words.contains("uring") { self.io_depth } else { self.readers }
     }
 }
 

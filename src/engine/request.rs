@@ -18,6 +18,8 @@ pub struct Request {
     /// Feed these instead of what is sampled, so that routing is the same in every run; nothing
     /// else ends the answer then.
     pub forced: Option<Vec<u32>>,
+    /// Tokens of the prompt that are context only: figures of the prefill begin after them.
+    pub depth: usize,
     /// Keep the logits of every position.
     pub keep_logits: bool,
     /// Keep what routers and indexers chose; needs [`super::Options::trace`].
@@ -38,6 +40,7 @@ impl Request {
             sampling: Sampling::GREEDY,
             stop_ids: vec![],
             forced: None,
+            depth: 0,
             keep_logits: false,
             keep_trace: false,
         }
@@ -80,6 +83,8 @@ pub struct PositionTrace {
 pub struct Answer {
     /// The tokens, a stop token included.
     pub answer_ids: Vec<u32>,
+    /// What the sampler chose at each of them: the same, unless ids were forced.
+    pub chosen_ids: Vec<u32>,
     /// Why it ended.
     pub finish: Finish,
     /// `[positions, vocabulary]` if asked for: every position that was fed.
@@ -95,6 +100,7 @@ impl Answer {
     pub fn cancelled() -> Answer {
         Answer {
             answer_ids: vec![],
+            chosen_ids: vec![],
             finish: Finish::Cancelled,
             logits: None,
             trace: None,

@@ -11,6 +11,7 @@ use super::request::{Answer, Finish, Request};
 use super::sequence::{Event, Sequence};
 use crate::sampler::Sampler;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use millstream_stages::gauge::{Recorder, Series, now_ns};
 use millstream_stages::ids::SequenceId;
 use millstream_stages::limits::{KV_BLOCK_ROWS, Limits};
 use millstream_stages::queue::prepare_thread;
@@ -47,6 +48,8 @@ pub struct Scheduler {
     /// Which sequence is looked at first for prompt rows, so that none starves.
     turn: usize,
     closed: bool,
+    /// Histograms of sampling and of tokens.
+    recorder: Recorder,
     /// Saves what was learned, if anything is.
     keeper: Option<Keeper>,
 }
@@ -67,6 +70,7 @@ impl Scheduler {
             sampler: Sampler::new(vocabulary),
             turn: 0,
             closed: false,
+            recorder: pipeline.gauges().recorder(u32::MAX, Series::is_engines),
             keeper,
             vocabulary,
             commands,
@@ -152,7 +156,8 @@ impl Scheduler {
             let ended = |s: &&mut Sequence| !s.in_flight && s.ending.is_some();
             if let Some(sequence) = self.sequences[place].as_mut().filter(ended) {
                 let finish = sequence.ending.expect("filtered above");
-                let answer = sequence.finish(finish, self.pipeline.gauges().read());
+                let now = self.pipeline.gauges().read();
+                let answer = sequence.finish(finish, now, &mut self.recorder);
                 self.leave(place, Ok(answer));
             }
         }
@@ -186,6 +191,7 @@ impl Scheduler {
                 if !ready(sequence) || sequence.is_prefill() != prefill {
                     continue;
                 }
+                sequence.begin_measured(|| self.pipeline.gauges().read());
                 add_rows(&mut wave, place, sequence, rows_max, logits_max);
             }
         }
@@ -216,8 +222,12 @@ impl Scheduler {
                 sequence.ending = Some(Finish::Length);
             } else if let Some(logits) = logits {
                 let position = row.position as u64 + 1;
-                match self.sampler.choose(logits, &sequence.request.sampling, 0, position) {
-                    Ok(token) => sequence.answer(token, || self.pipeline.gauges().read()),
+                let since_ns = now_ns();
+                let chosen = self.sampler.choose(logits, &sequence.request.sampling, 0, position);
+                self.recorder.record(Series::Sampling, now_ns() - since_ns);
+                let gauges = self.pipeline.gauges();
+                match chosen {
+                    Ok(token) => sequence.answer(token, || gauges.read(), &mut self.recorder),
                     Err(error) => self.leave(place, Err(EngineError::Sampling(error))),
                 }
             }
@@ -257,6 +267,9 @@ fn add_rows(
     let room_for_logits = logits_max - wanting;
     if sequence.request.keep_logits {
         room = room.min(room_for_logits);
+    }
+    if sequence.depth_left() > 0 {
+        room = room.min(sequence.depth_left());
     }
     let count = sequence.waiting().min(room);
     let last = sequence.fed + count == sequence.tokens.len();

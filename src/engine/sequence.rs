@@ -4,7 +4,7 @@ use super::EngineError;
 use super::request::{Answer, Finish, PositionTrace, Request};
 use super::statistics::Meter;
 use crossbeam_channel::Sender;
-use millstream_stages::gauge::Reading;
+use millstream_stages::gauge::{Reading, Recorder};
 use millstream_stages::ids::Tag;
 use millstream_stages::limits::KV_BLOCK_ROWS;
 use millstream_stages::wave::Wave;
@@ -36,6 +36,8 @@ pub struct Sequence {
     pub ending: Option<Finish>,
     /// KV pages, in order of position.
     pub pages: Vec<u32>,
+    /// What the sampler chose for the answer.
+    chosen: Vec<u32>,
     /// Positions that may be fed.
     positions_max: usize,
     /// Kept logits.
@@ -60,6 +62,8 @@ impl Sequence {
         let positions_max = (pages.len() * KV_BLOCK_ROWS).min(context_max);
         let mut tokens = Vec::with_capacity(positions_max + 1);
         tokens.extend_from_slice(&request.prompt_ids);
+        let chosen =
+            Vec::with_capacity(positions_max + 1 - request.prompt_ids.len().min(positions_max));
         Sequence {
             number,
             tokens,
@@ -67,6 +71,7 @@ impl Sequence {
             in_flight: false,
             ending: None,
             pages,
+            chosen,
             positions_max,
             logits: request.keep_logits.then(Vec::new),
             trace: request.keep_trace.then(Vec::new),
@@ -98,14 +103,32 @@ impl Sequence {
         self.answered() >= self.request.answer_max()
     }
 
+    /// Positions of the prompt that are context only and still to be fed.
+    pub fn depth_left(&self) -> usize {
+        self.request.depth.saturating_sub(self.fed)
+    }
+
+    /// Before rows are taken: if the context is there now, what follows is measured.
+    pub fn begin_measured(&mut self, counters: impl FnOnce() -> Reading) {
+        if self.is_prefill() && self.request.depth > 0 && self.fed == self.request.depth {
+            self.meter.depth_reached(self.fed, counters());
+        }
+    }
+
     /// Takes the next token: from the forced ids, or the sampled one. `counters` are the pipeline's.
-    pub fn answer(&mut self, sampled: u32, counters: impl FnOnce() -> Reading) {
+    pub fn answer(
+        &mut self,
+        sampled: u32,
+        counters: impl FnOnce() -> Reading,
+        recorder: &mut Recorder,
+    ) {
+        self.chosen.push(sampled);
         let token = match &self.request.forced {
             Some(forced) => forced[self.answered()],
             None => sampled,
         };
         self.tokens.push(token);
-        self.meter.token(counters);
+        self.meter.token(counters, recorder);
         if self.events.send(Event::Token(token)).is_err() {
             self.ending = Some(Finish::Cancelled);
             return;
@@ -156,11 +179,13 @@ impl Sequence {
     }
 
     /// The answer, to be sent.
-    pub fn finish(&mut self, finish: Finish, now: Reading) -> Answer {
+    pub fn finish(&mut self, finish: Finish, now: Reading, recorder: &mut Recorder) -> Answer {
+        self.meter.ended(recorder);
         let answer_ids = self.tokens[self.request.prompt_ids.len()..].to_vec();
         Answer {
             statistics: self.meter.finish(self.request.prompt_ids.len(), answer_ids.len(), now),
             answer_ids,
+            chosen_ids: std::mem::take(&mut self.chosen),
             finish,
             logits: self.logits.take(),
             trace: self.trace.take(),

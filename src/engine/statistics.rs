@@ -1,10 +1,11 @@
 //! What a generation measured about itself, for people and for programs.
 //!
-//! Units are in the names. Shares of a drive's or a memory's best need a measured best, which this
-//! build doesn't make: they are absent, not guessed.
+//! Units are in the names. Shares of a drive's or a memory's best need a measured best, which a run
+//! doesn't make (`bench` does): they are absent, not guessed.
 
-use millstream_stages::gauge::{LatencyHistogram, Reading};
-use serde::Serialize;
+use millstream_stages::gauge::{LatencyHistogram, Reading, Recorder, Series};
+use millstream_stages::kind::STAGES;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,8 @@ pub struct Statistics {
     pub prompt_tokens: usize,
     /// Tokens of the answer.
     pub answer_tokens: usize,
-    /// Prompt tokens per second until the first answer token.
+    /// Prompt tokens per second until the first answer token; those that are context only
+    /// ([`super::Request::depth`]) and their time left out.
     pub prefill_tok_s: f64,
     /// Answer tokens per second after the first.
     pub decode_tok_s: f64,
@@ -49,13 +51,19 @@ pub struct Statistics {
     pub stall_share: f64,
     /// Expert reads that failed on one copy of the files and were tried on the other.
     pub reads_retried: u64,
-    /// The same from the first answer token on.
-    pub decode: DecodeFigures,
+    /// Counters until the first answer token.
+    pub prefill: PhaseFigures,
+    /// Counters from the first answer token to the last: the steady part.
+    pub decode: PhaseFigures,
 }
 
-/// Counters of the pipeline from the first answer token to the last: the steady part.
+/// Counters of the pipeline over one part of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct DecodeFigures {
+pub struct PhaseFigures {
+    /// How long it took.
+    pub seconds: f64,
+    /// Tokens that were fed.
+    pub tokens: usize,
     /// Experts found in a slot, of all that were wanted.
     pub hit_share: Option<f64>,
     /// Bytes read from the model's files per token, in 10^6.
@@ -70,17 +78,36 @@ pub struct DecodeFigures {
     pub stall_share: f64,
     /// MB of experts that were read as guesses: useful, late and wasted.
     pub hint_mb: [f64; 3],
+    /// Messages that stages handled, per token.
+    pub messages_per_token: f64,
+    /// By stage: handling messages, as a share of the time.
+    #[serde(serialize_with = "by_stage")]
+    pub stage_work_share: [f64; STAGES.len()],
 }
 
-impl DecodeFigures {
-    fn between(before: &Reading, now: &Reading, tokens: usize, seconds: f64) -> DecodeFigures {
+fn by_stage<S: Serializer>(shares: &[f64; STAGES.len()], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(STAGES.iter().zip(shares).map(|((stage, _), share)| (stage.name(), share)))
+}
+
+impl PhaseFigures {
+    /// The time is that between the readings themselves, so that work and idle time add up to it.
+    fn between(before: &Reading, now: &Reading, tokens: usize) -> PhaseFigures {
+        let seconds = now.at_ns.saturating_sub(before.at_ns) as f64 / 1e9;
         let per = |amount: f64, of: f64| if of > 0.0 { amount / of } else { 0.0 };
         let hits = now.expert_hits - before.expert_hits;
         let all = hits + now.expert_misses - before.expert_misses;
         let bytes_read = (now.bytes_read - before.bytes_read) as f64;
         let weight_bytes = (now.weight_bytes - before.weight_bytes) as f64;
         let idle_s = (now.compute_idle_ns - before.compute_idle_ns) as f64 / 1e9;
-        DecodeFigures {
+        let messages = |reading: &Reading| reading.stage_messages.iter().sum::<u64>();
+        PhaseFigures {
+            seconds,
+            tokens,
+            messages_per_token: per((messages(now) - messages(before)) as f64, tokens as f64),
+            stage_work_share: std::array::from_fn(|stage| {
+                let worked_ns = now.stage_work_ns[stage] - before.stage_work_ns[stage];
+                per(worked_ns as f64 / 1e9, seconds)
+            }),
             hit_share: (all > 0).then(|| hits as f64 / all as f64),
             read_mb_per_token: per(bytes_read / 1e6, tokens as f64),
             disk_read_gb_s: per(bytes_read / 1e9, seconds),
@@ -98,6 +125,8 @@ impl DecodeFigures {
 pub struct Meter {
     started: Instant,
     before: Reading,
+    /// Where the measured part of the prompt begins: when, after how many tokens, counters.
+    measured: (Instant, usize, Reading),
     /// At the first answer token.
     decode_before: Reading,
     last_token: Option<Instant>,
@@ -108,9 +137,11 @@ pub struct Meter {
 impl Meter {
     /// Starts at the request's admission.
     pub fn start(before: Reading) -> Meter {
+        let started = Instant::now();
         Meter {
-            started: Instant::now(),
+            started,
             before,
+            measured: (started, 0, before),
             decode_before: before,
             last_token: None,
             first_token: None,
@@ -118,16 +149,30 @@ impl Meter {
         }
     }
 
+    /// So many tokens of the prompt were context only, and they are fed.
+    pub fn depth_reached(&mut self, tokens: usize, now: Reading) {
+        self.measured = (Instant::now(), tokens, now);
+    }
+
     /// An answer token came; `counters` are read at the first.
-    pub fn token(&mut self, counters: impl FnOnce() -> Reading) {
+    pub fn token(&mut self, counters: impl FnOnce() -> Reading, recorder: &mut Recorder) {
         let now = Instant::now();
         match self.last_token.replace(now) {
-            Some(last) => self.inter_token.record(now - last),
+            Some(last) => {
+                self.inter_token.record(now - last);
+                recorder.record(Series::InterToken, nanoseconds(now - last));
+            }
             None => {
                 self.first_token = Some(now - self.started);
                 self.decode_before = counters();
+                recorder.record(Series::FirstToken, nanoseconds(now - self.started));
             }
         }
+    }
+
+    /// The answer is complete.
+    pub fn ended(&self, recorder: &mut Recorder) {
+        recorder.record(Series::EndToEnd, nanoseconds(self.started.elapsed()));
     }
 
     /// The figures.
@@ -139,6 +184,10 @@ impl Meter {
             _ => 0.0,
         };
         let per = |amount: f64, seconds: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+        let (measured_at, depth, measured_before) = &self.measured;
+        let measured_tokens = prompt_tokens - depth.min(&prompt_tokens);
+        let measured_s = first_s - (*measured_at - self.started).as_secs_f64();
+        let at_first = if self.first_token.is_some() { &self.decode_before } else { &now };
         let before = &self.before;
         let hits = now.expert_hits - before.expert_hits;
         let misses = now.expert_misses - before.expert_misses;
@@ -148,7 +197,7 @@ impl Meter {
         Statistics {
             prompt_tokens,
             answer_tokens,
-            prefill_tok_s: per(prompt_tokens as f64, first_s),
+            prefill_tok_s: per(measured_tokens as f64, measured_s),
             decode_tok_s: per(answer_tokens.saturating_sub(1) as f64, decode_s),
             first_token_ms: first_s * 1e3,
             inter_token_us_p50: self.inter_token.percentile_us(50.0),
@@ -167,15 +216,19 @@ impl Meter {
             disk_read_gb_s: per(bytes_read / 1e9, whole_s),
             memory_read_gb_s: per(weight_bytes / 1e9, whole_s),
             stall_share: per(idle_s, whole_s).min(1.0),
-            decode: DecodeFigures::between(
+            prefill: PhaseFigures::between(measured_before, at_first, measured_tokens),
+            decode: PhaseFigures::between(
                 &self.decode_before,
                 &now,
                 answer_tokens.saturating_sub(1),
-                decode_s,
             ),
             reads_retried: now.reads_retried - before.reads_retried,
         }
     }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    duration.as_nanos() as u64
 }
 
 impl fmt::Display for Statistics {
@@ -216,12 +269,12 @@ impl fmt::Display for Statistics {
         }
         writeln!(
             f,
-            "drive    {:.2} MB a token, {:.3} GB/s (share of the drive's best: not measured)",
+            "drive    {:.2} MB a token, {:.3} GB/s (share of the drive's best: `bench` measures it)",
             self.read_mb_per_token, self.disk_read_gb_s
         )?;
         write!(
             f,
-            "memory   {:.2} GB/s of weights (share of the memory's best: not measured); \
+            "memory   {:.2} GB/s of weights (share of the memory's best: `bench` measures it); \
              compute waited {:.1} % of the time",
             self.memory_read_gb_s,
             self.stall_share * 100.0

@@ -9,6 +9,7 @@ use crate::bounds::{jobs_max, scratch_len};
 use crate::combine::Combine;
 use crate::compute::Compute;
 use crate::foresight::{Foresight, GUESS_EXPERTS_MAX};
+use crate::gauge::{Gauges, SeriesTable};
 use crate::head::Head;
 use crate::ids::LayerId;
 use crate::limits::Limits;
@@ -36,6 +37,8 @@ const CHUNK_BYTES: usize = 64;
 const AHEAD_BYTES: usize = 24;
 /// Bytes that a prefetcher keeps about one expert.
 const EXPERT_NOTE_BYTES: usize = 64;
+/// Copies of a model's files that are read from.
+const COPIES_MAX: usize = 2;
 /// Bytes that a wave's place at a slot takes.
 const WAITER_BYTES: usize = 16;
 
@@ -127,7 +130,7 @@ pub struct WorkBytes {
     pub scratch: u64,
     /// Buffers that experts are read into.
     pub reads: u64,
-    /// Rings, run queues, slot tables and what else actors hold.
+    /// Rings, run queues, slot tables, histograms and what else actors hold.
     pub actors: u64,
 }
 
@@ -142,6 +145,8 @@ impl WorkBytes {
         let map = SliceMap::new(spec.slices, plan.nodes.len());
         let jobs = jobs_max(spec, limits);
         let seats = seats_of(plan).1;
+        let series = SeriesTable { nodes: plan.nodes.len(), copies: COPIES_MAX };
+        let gauges = Gauges::bytes(series, limits.timeline_events_max);
         let of_thread = 4 * scratch_len(spec, limits);
         WorkBytes {
             kv: limits.kv_bytes(spec) as u64,
@@ -149,7 +154,7 @@ impl WorkBytes {
             compute: Compute::bytes(&map, jobs, spec, limits) as u64,
             scratch: (plan.threads * of_thread + plan.nodes.len() * Cursor::bytes(jobs)) as u64,
             reads: read_bytes(limits, needs) as u64,
-            actors: (actor_bytes(spec, limits, seats) + job_bytes(limits, needs)) as u64,
+            actors: (actor_bytes(spec, limits, seats) + job_bytes(limits, needs) + gauges) as u64,
         }
     }
 

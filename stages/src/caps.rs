@@ -44,7 +44,7 @@ impl Caps {
             self.sent += 1;
             let layer = LayerId(index as u32);
             let to = ActorId { layer, stage: StageKind::Prefetch };
-            let envelope = Envelope { to, message: Message::Cap(cap) };
+            let envelope = Envelope::new(to, Message::Cap(cap));
             self.directory.inboxes[seat.index()].deliver(Tag::default(), envelope);
         }
         true

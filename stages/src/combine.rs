@@ -4,7 +4,6 @@
 //! after the last chunk the shared expert is added, then the residual stream (docs/determinism.md,
 //! rule 4). A wave with chunks left goes back to the prefetcher.
 
-use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::queue::faults::{self, Fault};
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
@@ -66,13 +65,11 @@ impl Stage for Combine {
 
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
         let Message::Wave(mut wave) = message else { panic!("combine takes waves: {message:?}") };
-        let timer = StageTimer::start();
         let (compute, outbox) = seat.compute();
         if self.routed {
             self.fold(&mut wave, compute.kernels);
             if wave.chunk.end < wave.routing.union.len() {
                 outbox.send_wave(self.layer, StageKind::Prefetch, wave);
-                timer.stop(&seat.gauges, StageKind::Combine);
                 return;
             }
         }
@@ -83,6 +80,5 @@ impl Stage for Combine {
             true => outbox.send_wave(LayerId(0), StageKind::Head, wave),
             false => outbox.send_wave(LayerId(self.layer.0 + 1), StageKind::Attend, wave),
         }
-        timer.stop(&seat.gauges, StageKind::Combine);
     }
 }

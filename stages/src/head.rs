@@ -5,7 +5,6 @@
 //! the finished wave to the engine.
 
 use crate::compute::Product;
-use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::limits::Limits;
 use crate::placed::PlacedRows;
@@ -36,14 +35,12 @@ impl Stage for Embed {
 
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
         let Message::Wave(mut wave) = message else { panic!("embed takes waves: {message:?}") };
-        let timer = StageTimer::start();
         let Wave { rows, x, .. } = &mut *wave;
         for (row, x) in rows.iter().zip(x.chunks_mut(self.hidden)) {
             let token = row.token as usize;
             self.table.decode_row(&self.arena, token, x);
         }
         seat.outbox.send_wave(LayerId(0), StageKind::Attend, wave);
-        timer.stop(&seat.gauges, StageKind::Embed);
     }
 }
 
@@ -83,7 +80,6 @@ impl Stage for Head {
 
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
         let Message::Wave(mut wave) = message else { panic!("head takes waves: {message:?}") };
-        let timer = StageTimer::start();
         let (compute, outbox) = seat.compute();
         let mut wanted = 0;
         for (row, x) in wave.rows.iter().zip(wave.x.chunks(self.hidden)) {
@@ -100,6 +96,5 @@ impl Stage for Head {
             compute.rows_times(&self.arena, wanted, product);
         }
         outbox.finish(wave);
-        timer.stop(&seat.gauges, StageKind::Head);
     }
 }

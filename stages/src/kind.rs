@@ -35,6 +35,28 @@ pub const STAGES: [(StageKind, &str); 8] = [
     (StageKind::Head, "residual stream to logits"),
 ];
 
+impl StageKind {
+    /// Its name, in small letters.
+    pub fn name(self) -> &'static str {
+        match self {
+            StageKind::Embed => "embed",
+            StageKind::Attend => "attend",
+            StageKind::Router => "router",
+            StageKind::Prefetch => "prefetch",
+            StageKind::Load => "load",
+            StageKind::Matmul => "matmul",
+            StageKind::Combine => "combine",
+            StageKind::Head => "head",
+        }
+    }
+}
+
+impl std::fmt::Display for StageKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Whom a message is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct ActorId {

@@ -47,6 +47,8 @@ pub struct Limits {
     pub reads_bounced_max: usize,
     /// Keep each row's experts and index selections for the caller.
     pub trace: bool,
+    /// Events of a timeline that are kept; 0 keeps none.
+    pub timeline_events_max: usize,
 }
 
 /// What the user or a test asks for; the rest of [`Limits`] follows from the model.
@@ -90,6 +92,7 @@ impl Limits {
             reads_bounced_max: slots.iter().copied().max().unwrap_or(0).clamp(1, READS_BOUNCED_MAX),
             slots,
             trace: request.trace,
+            timeline_events_max: 0,
         }
     }
 

@@ -5,8 +5,7 @@
 //! of arrival decides when an expert is computed and never what comes out: results lie by expert,
 //! and Combine adds them in ascending id.
 
-use crate::compute::{ChosenRows, Compute};
-use crate::gauge::StageTimer;
+use crate::compute::{ChosenRows, Compute, GatedUnit, UNITS_MAX};
 use crate::ids::LayerId;
 use crate::limits::Limits;
 use crate::load::ExpertShape;
@@ -16,6 +15,10 @@ use crate::unit::{LeasedUnit, ResidentUnit};
 use crate::wave::Wave;
 use millstream_topology::arena::{LayerArena, ReadLease};
 use std::sync::Arc;
+
+/// Rows of a wave up to which the experts that are there are computed in one batch of jobs. With more
+/// rows an expert is enough work by itself, and several would outgrow the buffers.
+const GROUPED_ROWS_MAX: usize = 32;
 
 /// The experts of one layer, or its dense unit.
 pub struct Matmul {
@@ -56,8 +59,11 @@ impl Matmul {
         wave.computed.clear();
         // The lowest expert first: leases were granted in ascending order.
         let mut leases = std::mem::take(&mut wave.leases);
-        for (union_index, lease) in leases.drain(..) {
-            self.expert(&mut wave, &lease, union_index, compute);
+        let at_once = if wave.rows.len() <= GROUPED_ROWS_MAX { UNITS_MAX } else { 1 };
+        for group in leases.chunks(at_once) {
+            self.experts(&mut wave, group, compute);
+        }
+        for (_, lease) in leases.drain(..) {
             give_back(self.layer, lease, outbox);
         }
         wave.leases = leases;
@@ -71,8 +77,9 @@ impl Matmul {
         assert_eq!(wave.tag, arrival.wave, "an arrival for another life of its wave");
         match arrival.outcome {
             Ok(lease) => {
-                self.expert(&mut wave, &lease, arrival.union_index, compute);
-                give_back(self.layer, lease, outbox);
+                let here = (arrival.union_index, lease);
+                self.experts(&mut wave, std::slice::from_ref(&here), compute);
+                give_back(self.layer, here.1, outbox);
             }
             Err(fault) => {
                 let range = wave.results_of(arrival.union_index as usize, self.hidden);
@@ -100,23 +107,35 @@ impl Matmul {
     fn resident_unit(&self, wave: &mut Wave, compute: &mut Compute) {
         if let Some(unit) = &self.resident {
             let unit = ResidentUnit { arena: &self.arena, unit };
-            let rows = ChosenRows::First(wave.rows.len());
-            compute.gated_unit(&unit, &wave.h, self.hidden, rows, &mut wave.shared);
+            let units = [GatedUnit { weights: &unit, rows: ChosenRows::First(wave.rows.len()) }];
+            let Wave { h, shared, .. } = wave;
+            compute.gated_units(&units, h, self.hidden, &mut |_, result| {
+                shared[..result.len()].copy_from_slice(result);
+            });
         }
     }
 
-    /// The expert behind a lease, for the rows that chose it.
-    fn expert(&self, wave: &mut Wave, lease: &ReadLease, union_index: u32, compute: &mut Compute) {
+    /// The experts behind some leases, each for the rows that chose it.
+    fn experts(&self, wave: &mut Wave, leases: &[(u32, ReadLease)], compute: &mut Compute) {
         let shape = self.shape.as_ref().expect("a layer with leases has experts");
-        let rows = wave.routing.union[union_index as usize];
-        let listed = rows.first as usize..(rows.first + rows.count) as usize;
-        let range = wave.results_of(union_index as usize, self.hidden);
-        let Wave { routing, results, h, computed, .. } = wave;
         let map = compute.map.clone();
-        let unit = LeasedUnit { lease, shape, map: &map };
-        let rows = ChosenRows::Listed(&routing.rows[listed]);
-        compute.gated_unit(&unit, h, self.hidden, rows, &mut results[range]);
-        computed.push(union_index);
+        // Places past the last lease repeat it; nothing looks at them.
+        let at = |index: usize| &leases[index.min(leases.len() - 1)];
+        let leased: [LeasedUnit<'_>; UNITS_MAX] =
+            std::array::from_fn(|index| LeasedUnit { lease: &at(index).1, shape, map: &map });
+        let Wave { routing, results, h, computed, chunk, .. } = wave;
+        let units: [GatedUnit<'_>; UNITS_MAX] = std::array::from_fn(|index| {
+            let rows = routing.union[at(index).0 as usize];
+            let listed = rows.first as usize..(rows.first + rows.count) as usize;
+            let rows = ChosenRows::Listed(&routing.rows[listed]);
+            GatedUnit { weights: &leased[index], rows }
+        });
+        let hidden = self.hidden;
+        compute.gated_units(&units[..leases.len()], h, hidden, &mut |index, result| {
+            let place = routing.results_of(chunk.start, leases[index].0 as usize, hidden);
+            results[place].copy_from_slice(result);
+        });
+        computed.extend(leases.iter().map(|(union_index, _)| *union_index));
     }
 }
 
@@ -131,12 +150,10 @@ impl Stage for Matmul {
     }
 
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
-        let timer = StageTimer::start();
         match message {
             Message::Wave(wave) => self.take_wave(wave, seat),
             Message::Arrived(arrival) => self.take_arrival(arrival, seat),
             other => panic!("matmul takes waves and arrivals, not {other:?}"),
         }
-        timer.stop(&seat.gauges, StageKind::Matmul);
     }
 }

@@ -9,7 +9,7 @@ use crate::bounds::{jobs_max, scratch_len};
 use crate::combine::Combine;
 use crate::compute::{Compute, job_columns};
 use crate::foresight::{Foresight, GateView, Recording};
-use crate::gauge::Gauges;
+use crate::gauge::{Gauges, Recorder, SeriesTable};
 use crate::head::{Embed, Head};
 use crate::ids::{LayerId, SeatId};
 use crate::limits::{JOB_COLUMNS, Limits};
@@ -173,7 +173,8 @@ pub fn assemble(
             parking: crate::queue::Parking::new(),
         }),
     };
-    let gauges = Arc::new(Gauges::default());
+    let table = SeriesTable { nodes: plan.nodes.len(), copies: reader.copies() };
+    let gauges = Arc::new(Gauges::new(table, limits.timeline_events_max));
     let mut compute = Some(Compute::new(executor, *kernels, map, plan.threads, spec, &limits));
     let desk = LoadDesk::new(reader, &limits, &needs, plan.drive_node);
     let mut desk = Some(desk.map_err(PlaceError::from)?);
@@ -185,6 +186,7 @@ pub fn assemble(
             outbox: Outbox::new(id, directory.clone(), messages),
             compute: if hosts(StageKind::Matmul) { compute.take() } else { None },
             desk: if hosts(StageKind::Load) { desk.take() } else { None },
+            recorder: gauges.recorder(id.0, Recorder::of_stages(hosts)),
             gauges: gauges.clone(),
         };
         let (mine, others): (Vec<_>, Vec<_>) =
@@ -386,7 +388,7 @@ impl Directory {
         let to = ActorId { layer: LayerId(0), stage: StageKind::Embed };
         let seat = self.seat_of[StageKind::Embed as usize];
         let tag = wave.tag;
-        let envelope = Envelope { to, message: Message::Wave(wave) };
+        let envelope = Envelope::new(to, Message::Wave(wave));
         self.inboxes[seat.index()].deliver(tag, envelope);
     }
 }

@@ -7,7 +7,6 @@
 use crate::choose::Chooser;
 use crate::compute::{Compute, Product};
 use crate::foresight::Foresight;
-use crate::gauge::StageTimer;
 use crate::ids::{ExpertId, LayerId};
 use crate::limits::Limits;
 use crate::placed::PlacedRows;
@@ -121,7 +120,6 @@ impl Stage for Router {
     }
 
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
-        let timer = StageTimer::start();
         let (compute, outbox) = seat.compute();
         match message {
             Message::Wave(wave) => self.take_wave(wave, compute, outbox),
@@ -131,7 +129,6 @@ impl Stage for Router {
             }
             other => panic!("a router takes waves and is asked to foresee, not {other:?}"),
         }
-        timer.stop(&seat.gauges, StageKind::Router);
     }
 }
 

@@ -5,6 +5,7 @@
 //! a bounded time and then parks, or sleeps at its reader while reads are under way. [`Seat::step`] is one message: the thread calls it in a loop, the
 //! simulation calls it when its generator says so.
 
+use crate::gauge::{Handling, now_ns};
 use crate::ids::{LayerId, SeatId};
 use crate::stage::{ActorId, Envelope, Inbox, Message, STAGES, SeatContext, Stage, StageKind};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct Seat {
     places: Vec<[Option<u32>; STAGES.len()]>,
     inbox: Inbox,
     context: SeatContext,
+    /// When the last message's handling ended, if the seat has done nothing else since.
+    ended_ns: Option<u64>,
 }
 
 /// What a step did.
@@ -49,7 +52,7 @@ impl Seat {
             let ActorId { layer, stage } = actor.id();
             places[layer.index()][stage as usize] = Some(place as u32);
         }
-        Seat { id, actors, places, inbox, context }
+        Seat { id, actors, places, inbox, context, ended_ns: None }
     }
 
     /// Handles one message. Reads come first: a drive should never wait for arithmetic.
@@ -65,6 +68,7 @@ impl Seat {
             self.dispatch(tagged.value);
             return Step::Worked;
         }
+        self.ended_ns = None;
         Step::Idle
     }
 
@@ -72,13 +76,17 @@ impl Seat {
     fn step_desk(&mut self) -> Step {
         let Some(desk) = &mut self.context.desk else { return Step::Idle };
         self.context.gauges.reads_under_way(desk.is_reading());
+        if desk.is_reading() {
+            // The look at the reader below is no stage's work.
+            self.ended_ns = None;
+        }
         if let Some(envelope) = desk.grant() {
             self.dispatch(envelope);
             return Step::Worked;
         }
         let Some(job) = desk.poll() else { return Step::Idle };
         let to = ActorId { layer: job.layer, stage: StageKind::Load };
-        self.dispatch(Envelope { to, message: Message::Read(job) });
+        self.dispatch(Envelope { to, message: Message::Read(job), sent_ns: 0 });
         Step::Worked
     }
 
@@ -93,10 +101,18 @@ impl Seat {
         let place = self.places[layer as usize][stage as usize];
         let place =
             place.unwrap_or_else(|| panic!("{} hosts no {stage:?} of layer {layer}", self.id));
+        // One look at the clock a message: it begins when the last one ended.
+        let begin_ns = self.ended_ns.take().unwrap_or_else(now_ns);
         self.actors[place as usize].handle(envelope.message, &mut self.context);
+        let end_ns = now_ns();
+        self.ended_ns = Some(end_ns);
+        self.context.outbox.stamp(end_ns);
+        let handling = Handling { sent_ns: envelope.sent_ns, begin_ns, end_ns };
+        self.context.recorder.handled(envelope.to, handling);
         if let Some(compute) = &mut self.context.compute {
             self.context.gauges.weight_bytes(compute.take_weight_bytes());
         }
+        self.context.outbox.deliver_finished();
     }
 
     /// Runs until `stop` is set and the seat is woken: step, spin for `spin`, park.

@@ -6,7 +6,7 @@
 
 use crate::compute::Compute;
 use crate::foresight::Guess;
-use crate::gauge::Gauges;
+use crate::gauge::{Gauges, Recorder, now_ns};
 use crate::ids::{ExpertId, LayerId, SeatId, Tag};
 pub use crate::kind::{ActorId, STAGES, StageKind};
 use crate::load::{LoadDesk, LoadOrder, ReadFault, ReadJob};
@@ -80,6 +80,16 @@ pub struct Envelope {
     pub to: ActorId,
     /// What it says.
     pub message: Message,
+    /// When it was sent ([`now_ns`]). 0 on a seat's own run queue while the sender is still at it, and
+    /// for what a desk says to its own seat.
+    pub sent_ns: u64,
+}
+
+impl Envelope {
+    /// A message that is sent now to another thread's seat.
+    pub fn new(to: ActorId, message: Message) -> Envelope {
+        Envelope { to, message, sent_ns: now_ns() }
+    }
 }
 
 /// One (layer, stage) pair.
@@ -142,24 +152,32 @@ pub struct Outbox {
     directory: Directory,
     /// The seat's own run queue.
     pub local: VecDeque<Envelope>,
+    /// A finished wave that goes out when its handling has been counted.
+    finished: Option<Box<Wave>>,
 }
 
 impl Outbox {
     /// An outbox of a seat, with room for `messages_max` on its own run queue.
     pub fn new(seat: SeatId, directory: Directory, messages_max: usize) -> Outbox {
-        Outbox { seat, directory, local: VecDeque::with_capacity(messages_max) }
+        Outbox { seat, directory, local: VecDeque::with_capacity(messages_max), finished: None }
     }
 
     /// Sends a message to an actor, wherever it sits.
     pub fn send(&mut self, layer: LayerId, stage: StageKind, tag: Tag, message: Message) {
-        let envelope = Envelope { to: ActorId { layer, stage }, message };
+        let to = ActorId { layer, stage };
         let seat = self.directory.seat_of[stage as usize];
         if seat == self.seat {
             assert!(self.local.len() < self.local.capacity(), "the run queue is too short");
-            self.local.push_back(envelope);
+            self.local.push_back(Envelope { to, message, sent_ns: 0 });
         } else {
-            self.directory.inboxes[seat.index()].deliver(tag, envelope);
+            self.directory.inboxes[seat.index()].deliver(tag, Envelope::new(to, message));
         }
+    }
+
+    /// The sender is done: what it sent to its own seat can be handled from now on.
+    pub fn stamp(&mut self, now_ns: u64) {
+        let unstamped = self.local.iter_mut().rev().take_while(|envelope| envelope.sent_ns == 0);
+        unstamped.for_each(|envelope| envelope.sent_ns = now_ns);
     }
 
     /// Moves a wave on to a stage.
@@ -167,8 +185,18 @@ impl Outbox {
         self.send(layer, stage, wave.tag, Message::Wave(wave));
     }
 
-    /// Hands a finished wave to the engine.
+    /// Hands a finished wave to the engine, once the handling at hand has been counted: who reads the
+    /// gauges when the wave is there finds all of its work in them.
+    ///
+    /// # Panics
+    /// When one handling finishes two waves.
     pub fn finish(&mut self, wave: Box<Wave>) {
+        assert!(self.finished.replace(wave).is_none(), "one wave a handling");
+    }
+
+    /// Delivers what was finished.
+    pub fn deliver_finished(&mut self) {
+        let Some(wave) = self.finished.take() else { return };
         let tagged = Tagged { tag: wave.tag, value: wave };
         assert!(self.directory.finished.ring.push(tagged).is_ok(), "more waves than exist");
         self.directory.finished.parking.wake();
@@ -183,8 +211,10 @@ pub struct SeatContext {
     pub compute: Option<Compute>,
     /// Reads; on the I/O seat only.
     pub desk: Option<LoadDesk>,
-    /// Counters and histograms.
+    /// Counters.
     pub gauges: Arc<Gauges>,
+    /// The seat's histograms.
+    pub recorder: Recorder,
 }
 
 impl SeatContext {

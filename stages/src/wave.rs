@@ -58,6 +58,21 @@ pub struct Routing {
     pub row_weights: Vec<f32>,
 }
 
+impl Routing {
+    /// Where among the results of a chunk that begins with `chunk_first` an expert has its rows, in f32
+    /// elements.
+    pub fn results_of(
+        &self,
+        chunk_first: usize,
+        union_index: usize,
+        hidden: usize,
+    ) -> Range<usize> {
+        let first = self.union[union_index].first - self.union[chunk_first].first;
+        let first = first as usize * hidden;
+        first..first + self.union[union_index].count as usize * hidden
+    }
+}
+
 /// Which positions each row looks at.
 #[derive(Debug, Default)]
 pub struct Selection {
@@ -230,10 +245,7 @@ impl Wave {
 
     /// Where in [`Wave::results`] an expert of the present chunk has its rows, in f32 elements.
     pub fn results_of(&self, union_index: usize, hidden: usize) -> Range<usize> {
-        let union = &self.routing.union;
-        let first = union[union_index].first - union[self.chunk.start].first;
-        let first = first as usize * hidden;
-        first..first + union[union_index].count as usize * hidden
+        self.routing.results_of(self.chunk.start, union_index, hidden)
     }
 
     /// Marks the rows of an expert as failed.

@@ -73,7 +73,7 @@ fn arena(slots: u32) -> Arc<LayerArena> {
 
 fn order(arena: &Arc<LayerArena>, slot: u32, class: LoadClass) -> LoadOrder {
     let lease = arena.begin_fill(slot).expect("no lease is out");
-    LoadOrder { expert: ExpertId(slot), lease, class }
+    LoadOrder { expert: ExpertId(slot), lease, class, wanted_ns: 0 }
 }
 
 const ROOM: JobRoom = JobRoom { pieces_max: 4, chunks_max: 32, bounce_bytes: 0 };

@@ -10,7 +10,7 @@ static CACHE: LazyLock<tempfile::TempDir> =
     LazyLock::new(|| tempfile::tempdir().expect("a temporary directory"));
 
 /// The command, in an environment without surprises.
-fn millstream(arguments: &[&str]) -> Command {
+pub fn millstream(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millstream"));
     // Nothing is learned: nothing is left beside the test models.
     command.env_clear().env("MILLSTREAM_LEARN", "off").env("XDG_CACHE_HOME", CACHE.path());
@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// Runs, expects an exit code, gives stdout and stderr.
-fn expect(arguments: &[&str], code: i32) -> (String, String) {
+pub fn expect(arguments: &[&str], code: i32) -> (String, String) {
     let output = run(arguments);
     let (out, err) = (text(&output.stdout).to_owned(), text(&output.stderr).to_owned());
     assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{out}\n{err}");

@@ -1,5 +1,6 @@
 //! Tests of the whole, in one binary: one link, shared support.
 
+mod bench;
 mod colibri;
 mod colibri_writer;
 mod command;
@@ -21,3 +22,4 @@ mod rounded;
 mod straight_line;
 mod support;
 mod tidy;
+mod tune;

@@ -159,7 +159,7 @@ impl Demand<'_> {
             trace: options.trace,
         };
         let limits = Limits::new(&self.model.spec, &request);
-        Limits { slots, ..limits }
+        Limits { slots, timeline_events_max: options.timeline_events_max, ..limits }
     }
 
     /// What the process holds beside the engine.

@@ -12,7 +12,7 @@ use crate::queue::{Grid, Job, TILES_MAX, Task};
 use crate::spec::{AttentionSpec, IndexerSpec, MlaSpec, ModelSpec};
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError};
-use millstream_kernels::{Floats, Kernels};
+use millstream_kernels::{Activations, Kernels, Weights};
 
 /// Rows whose scores are made in one batch of jobs at most.
 const ROWS_PER_GROUP: usize = 64;
@@ -237,6 +237,14 @@ fn keep_largest(scores: &[f32], top_k: usize, order: &mut [f32], wave: &mut Wave
     selection.counts[row] = Some(count as u32);
 }
 
+/// Heads that share a pass over the keys of a block.
+const HEADS_AT_ONCE: usize = 8;
+/// The rows of so many heads' queries.
+static HEAD_ROWS: [u32; HEADS_AT_ONCE] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+/// Scratch: the dots of some heads with the keys of a block.
+pub(super) const SCRATCH_LEN: usize = HEADS_AT_ONCE * KV_BLOCK_ROWS;
+
 struct ScoreTask<'a> {
     kernels: Kernels,
     indexer: &'a IndexerSpec,
@@ -251,33 +259,45 @@ struct ScoreTask<'a> {
 }
 
 impl Task for ScoreTask<'_> {
-    fn run(&self, job: Job, _scratch: &mut [f32]) {
+    fn run(&self, job: Job, scratch: &mut [f32]) {
         let index = self.first_row + job.row as usize;
         let row = &self.wave.rows[index];
         let first = job.col as usize * self.span;
         let end = (first + self.span).min(row.position as usize + 1);
         let mut tile = self.out.take(job.row as usize, job.col as usize);
-        for (out, position) in tile.row(0).iter_mut().zip(first..end) {
-            let page = self.wave.page_of(row, position);
-            let key = self.keys.index_key(self.keys.place(page, position));
-            let score = self.score(index, key);
-            *out = if score.is_nan() { f32::NEG_INFINITY } else { score };
+        for (block, out) in tile.row(0)[..end - first].chunks_mut(KV_BLOCK_ROWS).enumerate() {
+            let position = first + block * KV_BLOCK_ROWS;
+            let place = self.keys.place(self.wave.page_of(row, position), position);
+            self.scores(index, self.keys.index_keys(place, out.len()), scratch, out);
         }
     }
 }
 
 impl ScoreTask<'_> {
-    fn score(&self, index: usize, key: &[f32]) -> f32 {
+    /// Scores of neighbours, whose keys are the rows of `keys`; those that are no numbers are below all others.
+    fn scores(&self, index: usize, keys: Weights<'_>, scratch: &mut [f32], out: &mut [f32]) {
         let IndexerSpec { heads, dim, .. } = *self.indexer;
         let dim_scale = 1.0 / (dim as f32).sqrt();
         let head_scale = 1.0 / (heads as f32).sqrt();
-        let mut score = 0.0f32;
-        for head in 0..heads {
-            let query = &self.query[(index * heads + head) * dim..][..dim];
-            let dot = self.kernels.dot(Floats::F32(query), key) * dim_scale;
-            let positive = if dot > 0.0 { dot } else { 0.0 };
-            score = self.weights[index * heads + head].mul_add(positive, score);
+        out.fill(0.0);
+        for first in (0..heads).step_by(HEADS_AT_ONCE) {
+            let count = HEADS_AT_ONCE.min(heads - first);
+            let data = &self.query[(index * heads + first) * dim..][..count * dim];
+            let x = Activations { data, stride: dim, rows: &HEAD_ROWS[..count] };
+            let dots = &mut scratch[..count * out.len()];
+            self.kernels.matmul(keys, x, dots);
+            let weights = &self.weights[index * heads + first..][..count];
+            for (weight, dots) in weights.iter().zip(dots.chunks(out.len())) {
+                for (score, dot) in out.iter_mut().zip(dots) {
+                    let dot = dot * dim_scale;
+                    let positive = if dot > 0.0 { dot } else { 0.0 };
+                    *score = weight.mul_add(positive, *score);
+                }
+            }
         }
-        score * head_scale
+        for score in out {
+            let scaled = *score * head_scale;
+            *score = if scaled.is_nan() { f32::NEG_INFINITY } else { scaled };
+        }
     }
 }

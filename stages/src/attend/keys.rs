@@ -6,6 +6,7 @@
 
 use crate::limits::KV_BLOCK_ROWS;
 use crate::spec::{IndexerUse, MlaSpec};
+use millstream_kernels::{WeightFormat, Weights};
 use millstream_topology::arena::LayerArena;
 
 /// A position's place in the store: page * KV_BLOCK_ROWS + offset.
@@ -51,35 +52,42 @@ impl Keys {
         Place(page * KV_BLOCK_ROWS + position % KV_BLOCK_ROWS)
     }
 
-    /// The normed latent, `latent_rank` long.
-    pub fn latent(&self, place: Place) -> &[f32] {
-        &self.latents[place.0 * self.latent_rank..][..self.latent_rank]
+    /// The latents of `count` positions of one page from a place on, as rows of a matrix.
+    pub fn latents(&self, place: Place, count: usize) -> Weights<'_> {
+        rows(&self.latents, place, count, self.latent_rank)
     }
 
-    /// The latent, to be written.
+    /// The turned rope keys, likewise.
+    pub fn rope_keys(&self, place: Place, count: usize) -> Weights<'_> {
+        rows(&self.rope_keys, place, count, self.rope_dim)
+    }
+
+    /// The index keys, likewise.
+    pub fn index_keys(&self, place: Place, count: usize) -> Weights<'_> {
+        rows(&self.index_keys, place, count, self.index_dim)
+    }
+
+    /// The latent, `latent_rank` long, to be written.
     pub fn latent_mut(&mut self, place: Place) -> &mut [f32] {
         &mut self.latents[place.0 * self.latent_rank..][..self.latent_rank]
     }
 
-    /// The turned rope key, `rope_dim` long.
-    pub fn rope_key(&self, place: Place) -> &[f32] {
-        &self.rope_keys[place.0 * self.rope_dim..][..self.rope_dim]
-    }
-
-    /// The rope key, to be written.
+    /// The turned rope key, `rope_dim` long, to be written.
     pub fn rope_key_mut(&mut self, place: Place) -> &mut [f32] {
         &mut self.rope_keys[place.0 * self.rope_dim..][..self.rope_dim]
     }
 
-    /// The index key, `index_dim` long.
-    pub fn index_key(&self, place: Place) -> &[f32] {
-        &self.index_keys[place.0 * self.index_dim..][..self.index_dim]
-    }
-
-    /// The index key, to be written.
+    /// The index key, `index_dim` long, to be written.
     pub fn index_key_mut(&mut self, place: Place) -> &mut [f32] {
         &mut self.index_keys[place.0 * self.index_dim..][..self.index_dim]
     }
+}
+
+/// Positions as rows; those of one page lie side by side.
+fn rows(of: &[f32], place: Place, count: usize, width: usize) -> Weights<'_> {
+    assert!(place.0 % KV_BLOCK_ROWS + count <= KV_BLOCK_ROWS, "positions of one page");
+    let values = &of[place.0 * width..][..count * width];
+    Weights::new(WeightFormat::F32, count, width, bytemuck::cast_slice(values))
 }
 
 /// Zeroes that the system maps when they are touched; `None` when it refuses that many.

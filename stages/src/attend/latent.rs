@@ -1,4 +1,4 @@
-//! The attention job: one head of one row over all the positions that the row looks at.
+//! The attention job: some heads of one row over all the positions that the row looks at.
 //!
 //! The query is absorbed into the latent space, so that scores and sums read latents, not keys and
 //! values. Softmax runs block by block over KV blocks of constant length, merged left to right:
@@ -11,17 +11,24 @@ use crate::placed::PlacedHeads;
 use crate::queue::{Grid, Job, TILES_MAX, Task};
 use crate::spec::MlaSpec;
 use crate::wave::{Row, Wave};
-use millstream_kernels::{
-    ActivationLayout, Activations, Floats, Kernels, Quantised, QuantisedRowMut,
-};
+use millstream_kernels::{ActivationLayout, Activations, Kernels, Quantised, QuantisedRowMut};
 use millstream_topology::arena::LayerArena;
 use std::ops::Range;
 
-/// Scratch: absorbed query, two latents, rope query, one block of scores, and the latent
-/// quantised: codes of one byte, two numbers for each unit of 16 columns at least.
+/// Heads of one job at most: they share each block's latents while those are in the cache.
+const HEADS_MAX: usize = 8;
+/// The rows of so many heads' queries.
+static HEAD_ROWS: [u32; HEADS_MAX] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// Jobs that every thread should get.
+const JOBS_PER_THREAD_MIN: usize = 2;
+
+/// Scratch. Of each head: absorbed query, latent, rope query, scores of one block, and of one run of it the parts
+/// of latents and of rope keys. Of all: one more latent, and the latent quantised: codes of one
+/// byte, two numbers for each unit of 16 columns at least.
 pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
+    let of_head = 2 * mla.latent_rank + mla.rope_dim + 3 * KV_BLOCK_ROWS;
     let quantised = mla.latent_rank.next_multiple_of(64) / 4 + 2 * mla.latent_rank.div_ceil(16);
-    3 * mla.latent_rank + mla.rope_dim + KV_BLOCK_ROWS + quantised
+    HEADS_MAX.min(mla.heads) * of_head + mla.latent_rank + quantised
 }
 
 /// Fills `buffers.context`, `[rows, heads * value_dim]`, from `buffers.query`.
@@ -56,13 +63,21 @@ fn attend_rows(
         out: Grid::new(context, width, width, 1, mla.value_dim),
     };
     let latent_up = &actor.weights.latent_up;
+    let threads = compute.threads();
+    let heads_at_once =
+        (mla.heads * rows.len() / (threads * JOBS_PER_THREAD_MIN)).clamp(1, HEADS_MAX);
     compute.run(
         |jobs, _| {
-            for head in 0..mla.heads {
-                let node = latent_up.node_of(head);
+            let mut first = 0;
+            while first < mla.heads {
+                let node = latent_up.node_of(first);
+                let of_node =
+                    (first..mla.heads).take_while(|&head| latent_up.node_of(head) == node);
+                let count = of_node.take(heads_at_once).count();
                 for row in 0..rows.len() {
-                    jobs.push(node, Job { part: 0, row: row as u32, col: head as u32 });
+                    jobs.push(node, Job { part: count as u32, row: row as u32, col: first as u32 });
                 }
+                first += count;
             }
         },
         &task,
@@ -87,21 +102,51 @@ struct Gathered {
     sum: f32,
 }
 
+/// A job's part of the scratch; `[heads, ..]` each but the last three.
+struct Room<'s> {
+    absorbed: &'s mut [f32],
+    rope_query: &'s mut [f32],
+    latents: &'s mut [f32],
+    /// Of the block at hand, [`KV_BLOCK_ROWS`] a head.
+    scores: &'s mut [f32],
+    /// Two parts of the scores of a run.
+    parts: [&'s mut [f32]; 2],
+    block_latent: &'s mut [f32],
+    quantised: &'s mut [f32],
+}
+
+impl<'s> Room<'s> {
+    fn new(heads: usize, mla: &MlaSpec, scratch: &'s mut [f32]) -> Room<'s> {
+        let mut rest = scratch;
+        let mut cut = |len: usize| rest.split_off_mut(..len).expect("scratch_len has room for all");
+        let (rank, block) = (mla.latent_rank, heads * KV_BLOCK_ROWS);
+        Room {
+            absorbed: cut(heads * rank),
+            rope_query: cut(heads * mla.rope_dim),
+            latents: cut(heads * rank),
+            scores: cut(block),
+            parts: [cut(block), cut(block)],
+            block_latent: cut(rank),
+            quantised: rest,
+        }
+    }
+}
+
 impl Task for HeadTask<'_> {
     fn run(&self, job: Job, scratch: &mut [f32]) {
-        let (index, head) = (self.first_row + job.row as usize, job.col as usize);
-        let mla = self.mla;
-        let (absorbed, rest) = scratch.split_at_mut(mla.latent_rank);
-        let (latent, rest) = rest.split_at_mut(mla.latent_rank);
-        let (block_latent, rest) = rest.split_at_mut(mla.latent_rank);
-        let (rope_query, rest) = rest.split_at_mut(mla.rope_dim);
-        let (scores, quantised) = rest.split_at_mut(KV_BLOCK_ROWS);
-        self.turn_query(index, head, absorbed, rope_query);
-
-        let query = HeadQuery { absorbed, rope: rope_query };
+        let (first_head, heads) = (job.col as usize, job.part as usize);
+        let index = self.first_row + job.row as usize;
+        let rank = self.mla.latent_rank;
+        let mut room = Room::new(heads, self.mla, scratch);
+        let queries = room.absorbed.chunks_mut(rank);
+        for (head, (absorbed, rope)) in
+            queries.zip(room.rope_query.chunks_mut(self.mla.rope_dim)).enumerate()
+        {
+            self.turn_query(index, first_head + head, absorbed, rope);
+        }
         let row = &self.wave.rows[index];
         let selected = self.wave.selection.of(index);
-        let mut gathered: Option<Gathered> = None;
+        let mut gathered: [Option<Gathered>; HEADS_MAX] = [const { None }; HEADS_MAX];
         let mut taken = 0;
         for block in 0..=row.position as usize / KV_BLOCK_ROWS {
             let first = block * KV_BLOCK_ROWS;
@@ -117,24 +162,16 @@ impl Task for HeadTask<'_> {
                 continue;
             }
             let position = |i: usize| listed.map_or(first + i, |list| list[i] as usize);
-            let scores = &mut scores[..count];
-            let into = if gathered.is_none() { &mut *latent } else { &mut *block_latent };
-            let part = self.block(row, &position, &query, scores, into);
-            gathered = Some(match gathered {
-                None => part,
-                Some(before) => self.merge(before, part, latent, block_latent),
-            });
+            self.block(row, &position, count, &mut room, &mut gathered[..heads]);
         }
-        let gathered = gathered.expect("a row attends at least to one position");
-        self.kernels.scale(1.0 / gathered.sum, latent);
-        let mut out = self.out.take(job.row as usize, head);
-        self.values(head, latent, quantised, out.row(0));
+        let latents = room.latents.chunks_mut(rank);
+        for (head, (latent, gathered)) in latents.zip(&gathered).enumerate() {
+            let gathered = gathered.as_ref().expect("a row attends at least to one position");
+            self.kernels.scale(1.0 / gathered.sum, latent);
+            let mut out = self.out.take(job.row as usize, first_head + head);
+            self.values(first_head + head, latent, room.quantised, out.row(0));
+        }
     }
-}
-
-struct HeadQuery<'a> {
-    absorbed: &'a [f32],
-    rope: &'a [f32],
 }
 
 impl HeadTask<'_> {
@@ -169,29 +206,53 @@ impl HeadTask<'_> {
         self.kernels.matmul_quantised(weights, x, out);
     }
 
-    /// Softmax and weighted latent of one block.
+    /// Softmax and weighted latent of one block for every head, merged into what blocks before it gave.
     fn block(
         &self,
         row: &Row,
         position: &dyn Fn(usize) -> usize,
-        query: &HeadQuery<'_>,
-        scores: &mut [f32],
-        latent: &mut [f32],
-    ) -> Gathered {
+        count: usize,
+        room: &mut Room<'_>,
+        gathered: &mut [Option<Gathered>],
+    ) {
         let page = self.wave.page_of(row, position(0));
-        for (i, score) in scores.iter_mut().enumerate() {
-            let place = self.keys.place(page, position(i));
-            let content = self.kernels.dot(Floats::F32(query.absorbed), self.keys.latent(place));
-            let turned = self.kernels.dot(Floats::F32(query.rope), self.keys.rope_key(place));
-            *score = (content + turned) * self.mla.score_scale;
+        let heads = gathered.len();
+        for run in runs(position, count) {
+            let place = self.keys.place(page, position(run.start));
+            let keys = [self.keys.latents(place, run.len()), self.keys.rope_keys(place, run.len())];
+            let queries = [&*room.absorbed, &*room.rope_query];
+            for ((keys, query), out) in keys.into_iter().zip(queries).zip(&mut room.parts) {
+                let rows = &HEAD_ROWS[..heads];
+                let x = Activations { data: query, stride: query.len() / heads, rows };
+                self.kernels.matmul(keys, x, &mut out[..heads * run.len()]);
+            }
+            let [content, turned] = &room.parts;
+            for head in 0..heads {
+                let part = head * run.len()..(head + 1) * run.len();
+                let parts = content[part.clone()].iter().zip(&turned[part]);
+                let scores = &mut room.scores[head * KV_BLOCK_ROWS..][run.clone()];
+                for (score, (content, turned)) in scores.iter_mut().zip(parts) {
+                    *score = (content + turned) * self.mla.score_scale;
+                }
+            }
         }
-        let (largest, sum) = self.kernels.softmax_block(scores);
-        latent.fill(0.0);
-        for (i, &share) in scores.iter().enumerate() {
-            let place = self.keys.place(page, position(i));
-            self.kernels.axpy(share, self.keys.latent(place), latent);
+        let latents = room.latents.chunks_mut(self.mla.latent_rank);
+        let scores = room.scores.chunks_mut(KV_BLOCK_ROWS);
+        for ((before, latent), scores) in gathered.iter_mut().zip(latents).zip(scores) {
+            let scores = &mut scores[..count];
+            let (largest, sum) = self.kernels.softmax_block(scores);
+            let into = if before.is_none() { &mut *latent } else { &mut *room.block_latent };
+            into.fill(0.0);
+            for run in runs(position, count) {
+                let place = self.keys.place(page, position(run.start));
+                self.kernels.transposed(self.keys.latents(place, run.len()), &scores[run], into);
+            }
+            let part = Gathered { largest, sum };
+            *before = Some(match before.take() {
+                None => part,
+                Some(before) => self.merge(before, part, latent, room.block_latent),
+            });
         }
-        Gathered { largest, sum }
     }
 
     /// A later block into what the blocks before it gave.
@@ -209,5 +270,34 @@ impl HeadTask<'_> {
         self.kernels.scale(keep, latent);
         self.kernels.axpy(take, block_latent, latent);
         Gathered { largest, sum }
+    }
+}
+
+/// The runs of neighbours among the first `count` positions.
+fn runs(position: &dyn Fn(usize) -> usize, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        let begin = first;
+        if begin == count {
+            return None;
+        }
+        first += 1;
+        while first < count && position(first) == position(first - 1) + 1 {
+            first += 1;
+        }
+        Some(begin..first)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_whole_and_in_order() {
+        let positions = [3, 4, 5, 9, 11, 12];
+        let found: Vec<_> = runs(&|i| positions[i], positions.len()).collect();
+        assert_eq!(found, [0..3, 3..4, 4..6]);
+        assert_eq!(runs(&|i| i, 0).count(), 0);
     }
 }

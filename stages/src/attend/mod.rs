@@ -11,7 +11,6 @@ mod keys;
 mod latent;
 
 use crate::compute::{Compute, Product};
-use crate::gauge::StageTimer;
 use crate::ids::LayerId;
 use crate::limits::{JOB_COLUMNS, Limits};
 use crate::placed::{PlacedHeads, PlacedRows, PlacedSlices, Placer};
@@ -120,7 +119,7 @@ fn widest(model: &ModelSpec, width: fn(&MlaSpec) -> usize) -> usize {
 
 /// f32 elements of scratch for one attention job.
 pub fn scratch_len(mla: &MlaSpec) -> usize {
-    latent::scratch_len(mla)
+    latent::scratch_len(mla).max(indexer::SCRATCH_LEN)
 }
 
 impl AttendWeights {
@@ -301,7 +300,6 @@ impl Stage for Attend {
         let Message::Wave(mut wave) = message else {
             panic!("attend takes waves, not {message:?}")
         };
-        let timer = StageTimer::start();
         let (compute, outbox) = seat.compute();
         std::mem::swap(&mut self.buffers, &mut compute.attention);
         self.attend(&mut wave, compute);
@@ -311,6 +309,5 @@ impl Stage for Attend {
             None => StageKind::Matmul,
         };
         outbox.send_wave(self.layer, next, wave);
-        timer.stop(&seat.gauges, StageKind::Attend);
     }
 }

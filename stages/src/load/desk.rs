@@ -98,7 +98,7 @@ impl LoadDesk {
         let Waiting { layer, slot, bounced, .. } = self.waiting.remove(index)?;
         let job = self.free[usize::from(bounced)].pop()?;
         let to = ActorId { layer, stage: StageKind::Load };
-        Some(Envelope { to, message: Message::Job { slot, job } })
+        Some(Envelope { to, message: Message::Job { slot, job }, sent_ns: 0 })
     }
 
     /// Hands a job to the reader.

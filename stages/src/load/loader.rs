@@ -7,7 +7,7 @@
 use super::job::ReadJob;
 use super::progress::{Piece, ReadFailure};
 use super::{ExpertShape, LoadClass, LoadDesk, LoadOrder, ReadFault};
-use crate::gauge::StageTimer;
+use crate::gauge::{Series, now_ns};
 use crate::ids::{ExpertId, LayerId, Tag};
 use crate::placed::SliceMap;
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
@@ -32,8 +32,11 @@ enum Load {
     None,
     /// The order waits for a job.
     Waiting(LoadOrder),
-    /// The job is read.
-    Reading(Tag),
+    /// The job is read; since when a wave waits for it, 0 if none does.
+    Reading {
+        slot: Tag,
+        wanted_ns: u64,
+    },
 }
 
 impl Loader {
@@ -60,8 +63,11 @@ impl Loader {
 
     fn promote(&mut self, slot: Tag, class: LoadClass, seat: &mut SeatContext) {
         match &mut self.loads[slot.index as usize] {
-            Load::Waiting(order) if order.tag() == slot => order.class = order.class.min(class),
-            Load::Reading(tag) if *tag == slot => {}
+            Load::Waiting(order) if order.tag() == slot => {
+                order.class = order.class.min(class);
+                wanted_from_now(&mut order.wanted_ns);
+            }
+            Load::Reading { slot: read, wanted_ns } if *read == slot => wanted_from_now(wanted_ns),
             // It has come meanwhile.
             _ => return,
         }
@@ -71,9 +77,10 @@ impl Loader {
     /// The desk's grant: the order goes into the job, the job to the reader.
     fn take_job(&mut self, slot: Tag, mut job: Box<ReadJob>, seat: &mut SeatContext) {
         let place = &mut self.loads[slot.index as usize];
-        let Load::Waiting(order) = std::mem::replace(place, Load::Reading(slot)) else {
+        let Load::Waiting(order) = std::mem::replace(place, Load::None) else {
             panic!("a job for a slot that nobody asked for");
         };
+        *place = Load::Reading { slot, wanted_ns: order.wanted_ns };
         assert_eq!(order.tag(), slot, "a job for another life of its slot");
         let desk = desk(seat);
         let geometry = desk.geometry();
@@ -111,9 +118,12 @@ impl Loader {
     fn take_read(&mut self, mut job: Box<ReadJob>, seat: &mut SeatContext) {
         let slot = job.slot;
         let place = &self.loads[slot.index as usize];
-        let known = matches!(place, Load::Reading(tag) if *tag == slot);
+        let known = matches!(place, Load::Reading { slot: read, .. } if *read == slot);
         assert!(known, "a completion for another life of its slot");
         seat.gauges.bytes_read(job.progress.bytes_read());
+        for (_, started_ns, ended_ns) in job.progress.times_ns() {
+            seat.recorder.read(job.copy, started_ns, ended_ns);
+        }
         if job.progress.failure().is_none()
             && let Err(damage) = self.unpack(&mut job)
         {
@@ -150,7 +160,10 @@ impl Loader {
     /// The slot is ready or empty, and the prefetcher is told.
     fn end(&mut self, mut job: Box<ReadJob>, seat: &mut SeatContext) {
         let slot = job.slot;
-        self.loads[slot.index as usize] = Load::None;
+        let load = std::mem::replace(&mut self.loads[slot.index as usize], Load::None);
+        if let Load::Reading { wanted_ns: wanted_ns @ 1.., .. } = load {
+            self.record_wait(&job, wanted_ns, seat);
+        }
         let lease = job.end();
         let outcome = match job.progress.failure() {
             None => {
@@ -168,6 +181,21 @@ impl Loader {
         seat.outbox.send(self.layer, StageKind::Prefetch, slot, message);
     }
 
+    /// How long a wave has waited for each node's part; what went through a buffer is there at once.
+    fn record_wait(&self, job: &ReadJob, wanted_ns: u64, seat: &mut SeatContext) {
+        for node in (0..self.map.nodes).filter(|&node| !self.map.slices_of(node).is_empty()) {
+            let ended = job.progress.times_ns().filter(|(of, _, _)| *of == node);
+            let ended_ns = match job.is_bounced() {
+                true => Some(now_ns()),
+                false => ended.map(|(_, _, ended_ns)| ended_ns).max(),
+            };
+            if let Some(ended_ns) = ended_ns {
+                let waited_ns = ended_ns.saturating_sub(wanted_ns);
+                seat.recorder.record(Series::ExpertWait { node }, waited_ns);
+            }
+        }
+    }
+
     fn fault(&self, expert: ExpertId, failure: &ReadFailure) -> ReadFault {
         ReadFault {
             layer: self.layer,
@@ -181,6 +209,13 @@ impl Loader {
     }
 }
 
+/// A wave waits from now on, if none did.
+fn wanted_from_now(wanted_ns: &mut u64) {
+    if *wanted_ns == 0 {
+        *wanted_ns = now_ns();
+    }
+}
+
 fn desk(seat: &mut SeatContext) -> &mut LoadDesk {
     seat.desk.as_mut().expect("loaders sit on the I/O seat")
 }
@@ -191,7 +226,6 @@ impl Stage for Loader {
     }
 
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
-        let timer = StageTimer::start();
         match message {
             Message::Demand(order) => self.take_order(order, seat),
             Message::Promote { slot, class } => self.promote(slot, class, seat),
@@ -199,6 +233,5 @@ impl Stage for Loader {
             Message::Read(job) => self.take_read(job, seat),
             other => panic!("a loader takes orders and reads, not {other:?}"),
         }
-        timer.stop(&seat.gauges, StageKind::Load);
     }
 }

@@ -64,6 +64,8 @@ pub struct LoadOrder {
     pub lease: FillLease,
     /// How urgent.
     pub class: LoadClass,
+    /// Since when a wave waits for it ([`crate::gauge::now_ns`]); 0 if none does.
+    pub wanted_ns: u64,
 }
 
 impl LoadOrder {

@@ -11,6 +11,7 @@
 //! aligned offsets, so a read that stops within a block is taken up at the block's start; if it
 //! stops there once more, the file ends there.
 
+use crate::gauge::now_ns;
 use crate::ids::FileId;
 use crate::queue::faults::{self, Fault};
 use std::io::{Error, ErrorKind};
@@ -98,6 +99,9 @@ struct Chunk {
     /// The last read ended within the block that it began with.
     stalled: bool,
     state: State,
+    /// When its last read was started, and when that one's end was seen ([`now_ns`]).
+    started_ns: u64,
+    ended_ns: u64,
 }
 
 /// The pieces of one expert and how far each has come.
@@ -156,6 +160,8 @@ impl Progress {
                     tries: 0,
                     stalled: false,
                     state: State::Ready,
+                    started_ns: 0,
+                    ended_ns: 0,
                 });
             }
         }
@@ -172,7 +178,14 @@ impl Progress {
         self.bytes_read = 0;
         self.failure = None;
         for chunk in &mut self.chunks {
-            *chunk = Chunk { got: 0, tries: 0, stalled: false, state: State::Ready, ..*chunk };
+            *chunk = Chunk {
+                got: 0,
+                tries: 0,
+                stalled: false,
+                state: State::Ready,
+                ended_ns: 0,
+                ..*chunk
+            };
         }
     }
 
@@ -184,6 +197,7 @@ impl Progress {
         let index = self.chunks.iter().position(|chunk| chunk.state == State::Ready)?;
         let chunk = &mut self.chunks[index];
         chunk.state = State::Flying;
+        chunk.started_ns = now_ns();
         self.flying += 1;
         let piece = self.pieces[chunk.piece as usize];
         let from = chunk.first + chunk.got;
@@ -205,6 +219,7 @@ impl Progress {
         let place = &mut self.chunks[chunk as usize];
         assert_eq!(place.state, State::Flying, "a completion of a read that isn't in flight");
         place.state = State::Ready;
+        place.ended_ns = now_ns();
         self.flying -= 1;
         match outcome {
             Ok(got) => self.take(chunk, got),
@@ -283,6 +298,14 @@ impl Progress {
     /// Why it failed, if it did.
     pub fn failure(&self) -> Option<&ReadFailure> {
         self.failure.as_ref()
+    }
+
+    /// Of every read that has ended: the node of its place, when it was started and when its end was
+    /// seen ([`now_ns`]).
+    pub fn times_ns(&self) -> impl Iterator<Item = (usize, u64, u64)> {
+        let ended = self.chunks.iter().filter(|chunk| chunk.ended_ns > 0);
+        ended
+            .map(|chunk| (self.pieces[chunk.piece as usize].node, chunk.started_ns, chunk.ended_ns))
     }
 
     /// The pieces.

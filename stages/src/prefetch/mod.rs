@@ -18,7 +18,7 @@ pub use policy::{LOOKAHEADS, Lookahead, Residency};
 pub use slots::{SlotState, SlotTable};
 
 use crate::foresight::Guess;
-use crate::gauge::{HintOutcome, StageTimer};
+use crate::gauge::{HintOutcome, now_ns};
 use crate::ids::{ExpertId, LayerId, Tag};
 use crate::limits::Limits;
 use crate::load::{LoadClass, LoadOrder, ReadFault};
@@ -167,6 +167,9 @@ impl Prefetcher {
                     wave.arrivals_pending += 1;
                     let slot = self.table.victim().expect("can_grant counted the victims");
                     self.start_fill(slot, expert, class, seat);
+                    if let Some(order) = self.table.orders.last_mut() {
+                        order.wanted_ns = now_ns();
+                    }
                     self.table.wait(slot, waiter);
                 }
             }
@@ -199,7 +202,7 @@ impl Prefetcher {
         }
         let lease = self.arena.begin_fill(slot).expect("a victim has no lease out");
         self.table.fill(slot, expert, lease.generation(), class == LoadClass::Hint);
-        self.table.orders.push(LoadOrder { expert, lease, class });
+        self.table.orders.push(LoadOrder { expert, lease, class, wanted_ns: 0 });
     }
 
     /// Reads go out before the wave: an expert can't overtake it, because it arrives at matmul
@@ -376,7 +379,6 @@ impl Stage for Prefetcher {
     }
 
     fn handle(&mut self, message: Message, seat: &mut SeatContext) {
-        let timer = StageTimer::start();
         match message {
             Message::Wave(wave) => self.take_wave(wave, seat),
             Message::Loaded { slot, outcome } => self.take_loaded(slot, outcome, seat),
@@ -388,6 +390,5 @@ impl Stage for Prefetcher {
             other => panic!("a prefetcher takes waves, leases and loads, not {other:?}"),
         }
         self.give_pages_back(seat);
-        timer.stop(&seat.gauges, StageKind::Prefetch);
     }
 }

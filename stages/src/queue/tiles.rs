@@ -79,6 +79,16 @@ impl<'a, T> Grid<'a, T> {
         self.cols.div_ceil(self.tile_cols)
     }
 
+    /// Which columns the tiles at this place from the left are of.
+    ///
+    /// # Panics
+    /// If there is no such tile.
+    pub fn columns(&self, col_tile: usize) -> std::ops::Range<usize> {
+        assert!(col_tile < self.col_tiles(), "no tile {col_tile} of {}", self.col_tiles());
+        let first = col_tile * self.tile_cols;
+        first..first + self.tile_cols.min(self.cols - first)
+    }
+
     /// The tile at this place, for its one writer.
     ///
     /// # Panics

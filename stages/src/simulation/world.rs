@@ -330,7 +330,7 @@ impl Run<'_> {
         let inbox = &directory.inboxes[seat.index()];
         if inbox.ring.len_hint() * 2 < inbox.ring.capacity() {
             let to = ActorId { layer, stage: StageKind::Prefetch };
-            inbox.deliver(Tag::default(), Envelope { to, message: Message::Hint(expert) });
+            inbox.deliver(Tag::default(), Envelope::new(to, Message::Hint(expert)));
         }
     }
 

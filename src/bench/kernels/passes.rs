@@ -6,8 +6,8 @@
 //! lasts from the first thread's start to the last one's end. Threads meet before each pass by
 //! spinning, so that nobody's waking up is timed.
 
-use crate::memory::Memory;
-use crate::work::{Hands, PLAIN_READS, Shape, Work};
+use super::memory::Memory;
+use super::work::{Hands, PLAIN_READS, Shape, Work};
 use millstream_kernels::Kernels;
 use millstream_topology::pin_current_thread;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,6 +26,8 @@ pub struct Passes<'a> {
     pub shape: Shape,
     /// Pieces of each thread; one is used again and again.
     pub pieces: usize,
+    /// Pieces are taken out of the order in which they lie.
+    pub scattered: bool,
     pub threads: usize,
     pub works: &'static [Work],
     pub rounds: usize,
@@ -86,12 +88,16 @@ impl Passes<'_> {
     }
 
     fn rounds_of_thread(&self, thread: usize, pieces: usize, met: &AtomicUsize) -> Vec<Span> {
-        if let Err(error) = pin_current_thread(self.memory.cpus[thread]) {
-            println!("not pinned: {error}");
-        }
+        // A thread that can't be pinned reads from wherever it runs, as the engine's would.
+        let _ = pin_current_thread(self.memory.cpus[thread]);
         let mut hands = Hands::new(self.kernels, self.shape);
         let piece = |index: usize| {
-            self.memory.piece(&self.shape, thread * self.pieces + index % self.pieces)
+            let index = match self.scattered {
+                // No piece is near the one before.
+                true => index.wrapping_mul(0x9e37_79b1) % self.pieces,
+                false => index % self.pieces,
+            };
+            self.memory.piece(&self.shape, thread * self.pieces + index)
         };
         let mut next = 0;
         let mut pieces_of_pass = || {

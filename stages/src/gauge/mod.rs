@@ -1,11 +1,38 @@
-//! What the pipeline measures about itself: work per stage, expert hits, bytes read.
+//! What the pipeline measures about itself: work and wait per stage, expert hits, reads, tokens.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `series.rs` | the table of durations that are measured all the time |
+//! | `buckets.rs` | one series' counts, in HdrHistogram's layout |
+//! | `recorder.rs` | one thread's right to record |
+//! | `snapshot.rs` | all counts at one moment, and what came between two |
+//! | `timeline.rs` | what happened when, for a picture of a few tokens |
+//! | `cost.rs` | what all this costs |
+//! | `latency.rs`, `log.rs` | histograms for people and for public tools |
 //!
 //! Counters are written by the seats with relaxed stores and read by the engine between steps; a
-//! figure may be one message old, never torn. [`LatencyHistogram`] is the home of hdrhistogram.
+//! figure may be one message old, never torn. This folder is the home of hdrhistogram.
 
-use crate::kind::{STAGES, StageKind};
-use hdrhistogram::Histogram;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod buckets;
+mod cost;
+mod latency;
+pub mod log;
+mod recorder;
+mod series;
+mod snapshot;
+mod timeline;
+
+pub use buckets::Buckets;
+pub use cost::cost_ns_per_message;
+pub use latency::LatencyHistogram;
+pub use recorder::{Handling, Recorder, now_ns};
+pub use series::{Series, SeriesTable};
+pub use snapshot::Snapshot;
+pub use timeline::{Event, Timeline};
+
+use crate::kind::STAGES;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// What became of an expert that was read as a guess.
@@ -22,14 +49,17 @@ pub enum HintOutcome {
 /// Counters of a running pipeline.
 pub struct Gauges {
     started: Instant,
+    table: SeriesTable,
+    buckets: Arc<[Buckets]>,
+    /// By series: it has its writer.
+    taken: Vec<AtomicBool>,
+    timeline: Option<Arc<Timeline>>,
     /// Since when the compute seat has had nothing to do, in nanoseconds after `started`; 0 while it
     /// works.
     idle_since_ns: AtomicU64,
     /// Since when reads have been under way, likewise; 0 while none is.
     reading_since_ns: AtomicU64,
     reading_ns: AtomicU64,
-    stage_work_ns: [AtomicU64; STAGES.len()],
-    stage_messages: [AtomicU64; STAGES.len()],
     expert_hits: AtomicU64,
     expert_misses: AtomicU64,
     hints: AtomicU64,
@@ -47,9 +77,11 @@ pub struct Gauges {
 /// One reading of the [`Gauges`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Nanoseconds of handling messages, by [`StageKind`] order.
+    /// When ([`now_ns`]).
+    pub at_ns: u64,
+    /// Nanoseconds of handling messages, by the order of [`STAGES`].
     pub stage_work_ns: [u64; STAGES.len()],
-    /// Messages handled, by [`StageKind`] order.
+    /// Messages handled, by the order of [`STAGES`].
     pub stage_messages: [u64; STAGES.len()],
     /// Experts that a chunk found in a slot.
     pub expert_hits: u64,
@@ -75,15 +107,19 @@ pub struct Reading {
     pub bytes_given_back: u64,
 }
 
-impl Default for Gauges {
-    fn default() -> Gauges {
+impl Gauges {
+    /// Nothing counted yet; with room for `timeline_events_max` events of a timeline, or none.
+    pub fn new(table: SeriesTable, timeline_events_max: usize) -> Gauges {
+        let timeline = (timeline_events_max > 0).then(|| Timeline::new(timeline_events_max));
         Gauges {
             started: Instant::now(),
+            table,
+            buckets: (0..table.len()).map(|_| Buckets::default()).collect(),
+            taken: (0..table.len()).map(|_| AtomicBool::new(false)).collect(),
+            timeline: timeline.map(Arc::new),
             idle_since_ns: AtomicU64::new(0),
             reading_since_ns: AtomicU64::new(0),
             reading_ns: AtomicU64::new(0),
-            stage_work_ns: Default::default(),
-            stage_messages: Default::default(),
             expert_hits: AtomicU64::new(0),
             expert_misses: AtomicU64::new(0),
             hints: AtomicU64::new(0),
@@ -97,9 +133,43 @@ impl Default for Gauges {
             bytes_given_back: AtomicU64::new(0),
         }
     }
-}
 
-impl Gauges {
+    /// Bytes of [`Gauges::new`].
+    pub fn bytes(table: SeriesTable, timeline_events_max: usize) -> usize {
+        table.len() * Buckets::bytes() + Timeline::bytes(timeline_events_max)
+    }
+
+    /// The right to record the series that `mine` says, for one thread; `seat` is its number in the
+    /// timeline.
+    ///
+    /// # Panics
+    /// When one of them has its writer already.
+    pub fn recorder(&self, seat: u32, mine: impl Fn(Series) -> bool) -> Recorder {
+        let all = self.table.all();
+        let mine: Vec<bool> = all.iter().map(|&series| mine(series)).collect();
+        for (series, taken) in
+            all.iter().zip(&self.taken).zip(&mine).filter(|(_, mine)| **mine).map(|(it, _)| it)
+        {
+            assert!(!taken.swap(true, Ordering::Relaxed), "{series} has two writers");
+        }
+        Recorder::new(self.table, self.buckets.clone(), mine, self.timeline.clone(), seat)
+    }
+
+    /// All series at this moment.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.table, &self.buckets)
+    }
+
+    /// The counts of a series.
+    pub fn series(&self, series: Series) -> &Buckets {
+        &self.buckets[self.table.index(series)]
+    }
+
+    /// Where events are kept, if that was asked for at start.
+    pub fn timeline(&self) -> Option<&Timeline> {
+        self.timeline.as_deref()
+    }
+
     /// A chunk found an expert in a slot.
     pub fn expert_hit(&self) {
         add(&self.expert_hits, 1);
@@ -193,12 +263,11 @@ impl Gauges {
 
     /// All counters, now.
     pub fn read(&self) -> Reading {
-        let all = |counters: &[AtomicU64; STAGES.len()]| {
-            std::array::from_fn(|stage| get(&counters[stage]))
-        };
+        let work = |stage: usize| self.series(Series::Work(STAGES[stage].0));
         Reading {
-            stage_work_ns: all(&self.stage_work_ns),
-            stage_messages: all(&self.stage_messages),
+            at_ns: now_ns(),
+            stage_work_ns: std::array::from_fn(|stage| work(stage).sum_ns()),
+            stage_messages: std::array::from_fn(|stage| work(stage).records()),
             expert_hits: get(&self.expert_hits),
             expert_misses: get(&self.expert_misses),
             hints: get(&self.hints),
@@ -220,51 +289,4 @@ fn add(counter: &AtomicU64, value: u64) {
 
 fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
-}
-
-/// Times the handling of one message.
-pub struct StageTimer(Instant);
-
-impl StageTimer {
-    /// Starts.
-    pub fn start() -> StageTimer {
-        StageTimer(Instant::now())
-    }
-
-    /// Stops and counts.
-    pub fn stop(self, gauges: &Gauges, stage: StageKind) {
-        add(&gauges.stage_work_ns[stage as usize], self.0.elapsed().as_nanos() as u64);
-        add(&gauges.stage_messages[stage as usize], 1);
-    }
-}
-
-/// Latencies from 1 us to 1 h with three significant digits. Recording doesn't allocate.
-pub struct LatencyHistogram(Histogram<u64>);
-
-/// Longest latency that is told apart: one hour.
-const LATENCY_US_MAX: u64 = 3_600_000_000;
-
-impl Default for LatencyHistogram {
-    fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
-        LatencyHistogram(histogram.expect("the bounds are constants that fit"))
-    }
-}
-
-impl LatencyHistogram {
-    /// Counts one latency; what is out of bounds counts as the bound.
-    pub fn record(&mut self, latency: std::time::Duration) {
-        let latency_us = latency.as_micros().clamp(1, u128::from(LATENCY_US_MAX)) as u64;
-        self.0.saturating_record(latency_us);
-    }
-
-    /// The latency that `percent` of the recorded ones don't exceed, in microseconds.
-    pub fn percentile_us(&self, percent: f64) -> u64 {
-        self.0.value_at_percentile(percent)
-    }
-
-    /// The largest latency, in microseconds.
-    pub fn max_us(&self) -> u64 {
-        self.0.max()
-    }
 }

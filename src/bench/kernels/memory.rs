@@ -1,8 +1,7 @@
 //! The memory that passes read: one arena with huge pages, filled with copies of one piece.
 
-use crate::work::Shape;
-use millstream_topology::AffinityMask;
-use millstream_topology::arena::{ArenaBuilder, Binding, LayerArena, RegionId};
+use super::work::Shape;
+use millstream_topology::arena::{ArenaBuilder, ArenaError, Binding, LayerArena, RegionId};
 use millstream_topology::cpuset::CpuId;
 
 /// Memory and the CPUs that read it.
@@ -14,21 +13,22 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// So many bytes, all present.
+    /// So many bytes, all present, for threads on these CPUs.
     ///
-    /// # Panics
-    /// If there is not that much memory.
-    pub fn new(bytes: usize) -> Memory {
+    /// # Errors
+    /// When there is not that much memory.
+    pub fn new(bytes: usize, cpus: Vec<CpuId>) -> Result<Memory, ArenaError> {
         let mut builder = ArenaBuilder::new(1);
         let region = builder.region(0, bytes);
-        let arena = builder.build(&Binding::off()).expect("memory for the bench");
-        if !arena.huge_pages_asked() {
-            println!("the kernel has no huge pages: plain reads are slower than they could be");
-        }
+        let arena = builder.build(&Binding::off())?;
         // Older kernels make pages present when they are filled, which is as good.
         let _ = arena.populate();
-        let cpus = AffinityMask::capture().cpus.as_ref().map(|cpus| cpus.iter().collect());
-        Memory { arena, region, cpus: cpus.expect("Linux tells the CPUs") }
+        Ok(Memory { arena, region, cpus })
+    }
+
+    /// The kernel was asked for huge pages; without them plain reads are slower than they could be.
+    pub fn is_huge(&self) -> bool {
+        self.arena.huge_pages_asked()
     }
 
     /// Whole pieces of a shape that fit.

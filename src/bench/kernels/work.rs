@@ -28,6 +28,14 @@ pub enum Work {
 }
 
 impl Work {
+    /// Tokens of one call.
+    pub fn tokens(self) -> usize {
+        match self {
+            Work::Matmul(tokens) => tokens,
+            Work::Transposed => 1,
+        }
+    }
+
     /// The column's title.
     pub fn name(self) -> String {
         match self {
@@ -119,7 +127,7 @@ pub struct Hands {
 }
 
 /// The most tokens.
-const TOKENS_MAX: usize = crate::TOKENS;
+const TOKENS_MAX: usize = super::TOKENS;
 
 impl Hands {
     /// Random activations, quantised where the format's kernel takes them so.
