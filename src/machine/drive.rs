@@ -1,7 +1,7 @@
 //! The drive under the model: file system, alignment, queue and speed.
 
 use super::sight::{Sight, file};
-use crate::checkpoint::examine::{Finding, Place};
+use crate::checkpoint::examine::{Finding, Place, Severity};
 use crate::checkpoint::pack::open_direct;
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, minor, statx};
 use std::io::ErrorKind;
@@ -79,16 +79,21 @@ pub fn alignment(sight: &Sight, found: &mut Vec<Finding>) {
     }
 }
 
-/// A drive with platters.
+/// A drive with platters. Virtual drives often say so wrongly: one that was fast just now is believed.
 pub fn kind(sight: &Sight, found: &mut Vec<Finding>) {
     let Some(directory) = sight.device_directory() else { return };
     let path = format!("{directory}/queue/rotational");
-    if sight.value::<u32>(&path) == Some(1) {
-        let name = sight.device_name().unwrap_or_default();
-        let text = format!("{name} says that it rotates: reads in no order take milliseconds each");
-        let remedy = "copy the model to an NVMe drive (virtual drives may say so wrongly)";
-        found.push(Finding::warning(file(&path), text, remedy));
+    let fast = sight.measured.drive_bytes_s.as_ref().is_ok_and(|speed| *speed >= DRIVE_BYTES_S_MIN);
+    if sight.value::<u32>(&path) != Some(1) || fast {
+        return;
     }
+    let name = sight.device_name().unwrap_or_default();
+    let is_virtual = ["vd", "xvd"].iter().any(|prefix| name.starts_with(prefix));
+    let severity = if is_virtual { Severity::Note } else { Severity::Warning };
+    let text = format!("{name} says that it rotates: reads in no order take milliseconds each");
+    let remedy =
+        "copy the model to an NVMe drive (virtual drives may say so wrongly: look at its speed)";
+    found.push(Finding::new(severity, file(&path), text, remedy));
 }
 
 /// A queue that cuts reads or sorts them.

@@ -184,7 +184,7 @@ fn sight(root: &Path) -> Sight {
     sight.measured = Measured {
         huge_share: Some(1.0),
         direct_offset_align_bytes: Some(512),
-        drive_bytes_s: Ok(3e9),
+        drive_bytes_s: Err("too small".to_owned()),
     };
     sight
 }
@@ -196,7 +196,9 @@ fn findings(sight: &Sight) -> Vec<Finding> {
 #[test]
 fn a_sound_machine_has_no_findings_and_an_unknown_one_neither() {
     let root = tree(&[]);
-    let (found, looked) = examine(&sight(root.path()));
+    let mut sound = sight(root.path());
+    sound.measured.drive_bytes_s = Ok(3e9);
+    let (found, looked) = examine(&sound);
     assert_eq!(found.into_sorted(), []);
     assert_eq!(looked.file_system.as_deref(), Some("ext4"));
     assert_eq!((looked.drive_read_gb_s, looked.drive_not_measured), (Some(3.0), None));
@@ -219,6 +221,10 @@ fn every_fault_is_found_by_its_check_alone() {
 
 #[test]
 fn what_was_measured_is_judged() {
+    let root = tree(&[("sys/dev/block/259:1/queue/rotational", "1\n")]);
+    let mut fast = sight(root.path());
+    fast.measured.drive_bytes_s = Ok(3e9);
+    assert_eq!(findings(&fast), [], "a fast drive doesn't rotate, whatever it says");
     let root = tree(&[]);
     let mut bad = sight(root.path());
     bad.measured = Measured {

@@ -290,3 +290,23 @@ fn a_trace_of_another_model_is_refused_and_no_file_of_a_model_is_written_over() 
     }
     assert_eq!(std::fs::read_to_string(weights).expect("it is there"), "these are weights");
 }
+
+#[test]
+fn topology_draws_and_measures_this_machine_and_measures_no_other() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("machine.svg");
+    let file = file.to_str().expect("UTF-8");
+    let (out, _) = expect(&["topology", "--svg", file, "--measure", "--json"], 0);
+    let object: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let nodes = object["measured"]["nodes"].as_array().expect("a list");
+    assert!(
+        !nodes.is_empty() && nodes[0]["memories"][0]["read_gb_s"].as_f64() > Some(0.0),
+        "{out}"
+    );
+    let svg = std::fs::read_to_string(file).expect("a picture");
+    assert!(svg.starts_with("<svg") && svg.contains("data-cpu=") && svg.contains("data-seat="));
+    let (_, err) = expect(&["topology", "--measure", "--topology", "numa:2 core:1 pu:1"], 1);
+    assert!(err.contains("is not the machine that this runs on"), "{err}");
+    let (_, err) = expect(&["topology", "--svg", "/nowhere/machine.svg"], 1);
+    assert!(err.contains("/nowhere/machine.svg"), "{err}");
+}

@@ -519,6 +519,7 @@ fn doctor(arguments: &[&str]) -> (String, i32) {
 fn command_reports_several_damages_at_once_to_people_and_programs() {
     let (out, code) = doctor(&["--deep"]);
     assert!(code == 0 && out.starts_with("0 errors, 0 warnings, 0 notes"), "{out}");
+    assert!(out.contains("\nmachine: ") && out.contains("\ndrive: "), "{out}");
     let model = copy("glm-dsa");
     let directory = model.path().to_str().expect("UTF-8");
     assert_eq!(doctor(&["-m", directory]).1, 0);
@@ -543,6 +544,11 @@ fn command_reports_several_damages_at_once_to_people_and_programs() {
     assert!(findings[1]["remedy"].as_str().expect("text").contains("copy the tokenizer.json"));
     assert_eq!(object["checked"]["model"]["kind"], "snapshot");
     assert_eq!(object["checked"]["deep"], true);
+    let machine = &object["machine"];
+    let checks = machine["checked"]["checks"].as_array().expect("a list");
+    assert!(machine["findings"].is_array() && checks.len() > 20, "{machine}");
+    let why = machine["checked"]["drive_not_measured"].as_str().expect("these files are small");
+    assert!(why.contains("too small"), "{machine}");
     assert_eq!(doctor(&["--fast"]).1, 2);
     assert_eq!(doctor(&["-m", "/nonexistent", "--deep"]).1, 1);
 }
