@@ -1,7 +1,8 @@
-//! The long form of the soak: `cargo run --release --example soak -- SECONDS`.
+//! The long form of the soak: `cargo run --release --example soak -- SECONDS [answers-only]`.
 //!
 //! Two clients, reads ahead and a guard that gives memory back and takes it again; prints what the
-//! process held over the time and ends with exit code 1 when that grew.
+//! process held over the time and ends with exit code 1 when that grew. With `answers-only` memory is printed and not
+//! judged: under AddressSanitizer the process holds more than it asks for.
 
 #[path = "../tests/repeating/mod.rs"]
 mod repeating;
@@ -30,6 +31,9 @@ fn main() -> std::process::ExitCode {
     );
     let peak = report.curve.iter().map(|tenth| tenth.1).max().unwrap_or(0);
     println!("{peak} bytes at most, of {} allowed", report.budget_bytes);
+    if std::env::args().nth(2).as_deref() == Some("answers-only") {
+        return std::process::ExitCode::SUCCESS;
+    }
     match most <= GROWTH_MAX && least <= GROWTH_MAX && peak <= report.budget_bytes {
         true => std::process::ExitCode::SUCCESS,
         false => std::process::ExitCode::FAILURE,

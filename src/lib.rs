@@ -8,6 +8,7 @@ pub mod embedded;
 pub mod engine;
 pub mod families;
 pub mod learn;
+pub mod machine;
 pub mod replay;
 pub mod sampler;
 pub mod text;

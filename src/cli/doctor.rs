@@ -1,7 +1,8 @@
-//! `doctor`: everything that is wrong with a model, and what to do about each.
+//! `doctor`: everything that is wrong with a model or with the machine, and what to do about each.
 //!
 //! Sections look at one thing each and add findings and a word on what they checked: the files
-//! (`src/checkpoint/examine`), then the texts. The report goes to stdout as a table or as one JSON
+//! (`src/checkpoint/examine`), then the texts, and, with findings of its own, the machine
+//! (`src/machine`). The report goes to stdout as a table or as one JSON
 //! object, progress to stderr. An error among the findings is exit code 1.
 
 use super::flags::ModelFlag;
@@ -11,6 +12,8 @@ use crate::checkpoint::examine::{
 };
 use crate::checkpoint::model_dirs;
 use crate::convert::size;
+use crate::engine::bandwidth::drive_bytes_s;
+use crate::machine::{self, Looked, Measured, Sight};
 use crate::text::{ChatTemplate, TextError, Tokenizer, sampling_advice, stop_ids};
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -31,6 +34,9 @@ pub struct DoctorArgs {
     /// Read every byte: checksums of a pack, values of other models
     #[arg(long, env = "MILLSTREAM_DEEP", value_parser = FalseyValueParser::new())]
     deep: bool,
+    /// Don't read the drive for a second to see how fast it is
+    #[arg(long, env = "MILLSTREAM_NO_MEASURE", value_parser = FalseyValueParser::new())]
+    no_measure: bool,
     /// Print one JSON object
     #[arg(long, env = "MILLSTREAM_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
@@ -41,6 +47,14 @@ pub struct DoctorArgs {
 struct Report {
     findings: Vec<Finding>,
     checked: Sections,
+    machine: MachineReport,
+}
+
+/// What was found of the machine: it stands for itself, whatever the model.
+#[derive(Serialize)]
+struct MachineReport {
+    findings: Vec<Finding>,
+    checked: Looked,
 }
 
 /// What the sections looked at.
@@ -67,8 +81,9 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
         examine(&directory, &model_dirs(), args.deep, &bar);
     bar.0.finish_and_clear();
     let text = directory.is_dir().then(|| text(&directory, model.vocabulary, &mut findings));
+    let machine = machine(&directory, model.files, !args.no_measure);
     let checked = Sections { directory, deep: args.deep, model, text };
-    let report = Report { findings: findings.into_sorted(), checked };
+    let report = Report { findings: findings.into_sorted(), checked, machine };
     match args.json {
         true => {
             let text = serde_json::to_string_pretty(&report).map_err(Failure::failed)?;
@@ -76,14 +91,50 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
         }
         false => print(&report.table())?,
     }
-    match report.count(Severity::Error) {
-        0 => Ok(()),
+    let of_machine = counts(&report.machine.findings)[0];
+    match counts(&report.findings)[0] {
+        0 if of_machine == 0 => Ok(()),
+        0 => Err(Failure::Failed(format!(
+            "{} found of the machine; the report says what to do",
+            counted(of_machine, "error")
+        ))),
         count => Err(Failure::Failed(format!(
             "{} found in {}; the report says what to do",
             counted(count, "error"),
             report.checked.directory.display()
         ))),
     }
+}
+
+/// The section of the machine, and of the drive under the model's directory.
+fn machine(directory: &Path, files: usize, measure: bool) -> MachineReport {
+    let weights = weight_files(directory);
+    let mut sight = Sight::new(Path::new("/"));
+    sight.files = files;
+    sight.device = machine::device(directory);
+    sight.measured = Measured {
+        huge_share: machine::huge_share(),
+        direct_offset_align_bytes: weights
+            .first()
+            .and_then(|file| machine::direct_offset_align_bytes(file)),
+        drive_bytes_s: match measure {
+            // As many at once as are ever measured: what the drive can give.
+            true => drive_bytes_s(&weights, usize::MAX),
+            false => Err("--no-measure".to_owned()),
+        },
+    };
+    let (findings, checked) = machine::examine(&sight);
+    MachineReport { findings: findings.into_sorted(), checked }
+}
+
+/// The files of weights in a directory, by name.
+fn weight_files(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_weights =
+        |path: &PathBuf| path.is_file() && path.extension().is_some_and(|end| end == "safetensors");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_weights).collect();
+    files.sort();
+    files
 }
 
 /// The section of texts: the tokenizer and its vocabulary, the chat template, the makers' advice.
@@ -130,47 +181,56 @@ fn text_finding(directory: &Path, error: &TextError) -> Finding {
     Finding::warning(Place::file(name.display().to_string()), finding, remedy)
 }
 
-impl Report {
-    fn count(&self, severity: Severity) -> usize {
-        self.findings.iter().filter(|finding| finding.severity == severity).count()
-    }
+/// Errors, warnings, notes.
+fn counts(findings: &[Finding]) -> [usize; 3] {
+    [Severity::Error, Severity::Warning, Severity::Note]
+        .map(|severity| findings.iter().filter(|finding| finding.severity == severity).count())
+}
 
-    /// The report for people: findings of equal words together, then a summary.
+/// `1 error, 2 warnings, 0 notes`
+fn tally(findings: &[Finding]) -> String {
+    let [errors, warnings, notes] = counts(findings);
+    format!(
+        "{}, {}, {}",
+        counted(errors, "error"),
+        counted(warnings, "warning"),
+        counted(notes, "note")
+    )
+}
+
+impl MachineReport {
+    fn summary(&self) -> String {
+        let Looked { machine, drive, file_system, drive_read_gb_s, drive_not_measured, .. } =
+            &self.checked;
+        let speed = match (drive_read_gb_s, drive_not_measured) {
+            (Some(gb_s), _) => format!("{gb_s:.2} GB/s"),
+            (None, Some(reason)) => format!("speed not measured: {reason}"),
+            (None, None) => "speed not measured".to_owned(),
+        };
+        let known = |name: &Option<String>| name.clone().unwrap_or_else(|| "unknown".to_owned());
+        let huge = self.checked.huge_share.map_or("unknown".to_owned(), |share| {
+            format!("{:.0} % of a test arena", 100.0 * share)
+        });
+        format!(
+            "machine: {}\nlooked at {machine}; huge pages: {huge}\ndrive: {} ({}), {speed}\n",
+            tally(&self.findings),
+            known(drive),
+            known(file_system)
+        )
+    }
+}
+
+impl Report {
+    /// The report for people: what was found of the model, then of the machine.
     fn table(&self) -> String {
-        let mut text = String::new();
-        for (finding, places) in grouped(&self.findings) {
-            let severity = match finding.severity {
-                Severity::Error => "error",
-                Severity::Warning => "warning",
-                Severity::Note => "note",
-            };
-            let mut line = |label: &str, words: &str| {
-                writeln!(text, "{label:<9}{words}").expect("a string takes all");
-            };
-            line(severity, &finding.finding);
-            for place in places.iter().take(PLACES_SHOWN).filter(|place| ***place != Place::EMPTY) {
-                line("  in", &place.to_string());
-            }
-            if let Some(more @ 1..) = places.len().checked_sub(PLACES_SHOWN) {
-                line("", &format!("and in {more} more, which --json lists"));
-            }
-            line("  to do", &finding.remedy);
-            text.push('\n');
-        }
-        text.push_str(&self.summary());
-        text
+        let mut text = listed(&self.findings) + &self.summary() + "\n";
+        text += &listed(&self.machine.findings);
+        text + &self.machine.summary()
     }
 
     fn summary(&self) -> String {
-        let [errors, warnings, notes] = [Severity::Error, Severity::Warning, Severity::Note]
-            .map(|severity| self.count(severity));
         let Sections { directory, deep, model, text } = &self.checked;
-        let mut lines = format!(
-            "{}, {}, {}\n",
-            counted(errors, "error"),
-            counted(warnings, "warning"),
-            counted(notes, "note")
-        );
+        let mut lines = format!("{}\n", tally(&self.findings));
         let kind = match model.kind {
             Some(Kind::Snapshot) => "Hugging Face snapshot",
             Some(Kind::Container) => "colibri container",
@@ -197,6 +257,31 @@ impl Report {
         }
         lines
     }
+}
+
+/// Findings for people, those of equal words together.
+fn listed(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for (finding, places) in grouped(findings) {
+        let severity = match finding.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        };
+        let mut line = |label: &str, words: &str| {
+            writeln!(text, "{label:<9}{words}").expect("a string takes all");
+        };
+        line(severity, &finding.finding);
+        for place in places.iter().take(PLACES_SHOWN).filter(|place| ***place != Place::EMPTY) {
+            line("  in", &place.to_string());
+        }
+        if let Some(more @ 1..) = places.len().checked_sub(PLACES_SHOWN) {
+            line("", &format!("and in {more} more, which --json lists"));
+        }
+        line("  to do", &finding.remedy);
+        text.push('\n');
+    }
+    text
 }
 
 /// Findings that differ in their places alone, in the order of the first of each.
@@ -249,7 +334,9 @@ mod tests {
     fn report(findings: Vec<Finding>) -> Report {
         let checked =
             Sections { directory: "/m".into(), deep: false, model: Checked::default(), text: None };
-        Report { findings, checked }
+        let (_, looked) = machine::examine(&Sight::new(Path::new("/nowhere")));
+        let machine = MachineReport { findings: vec![], checked: looked };
+        Report { findings, checked, machine }
     }
 
     #[test]

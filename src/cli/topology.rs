@@ -1,4 +1,5 @@
-//! `topology`: the machine as a tree, with the plan drawn in; and whether memory lies as planned.
+//! `topology`: the machine as a tree or a picture, with the plan drawn in; how fast its memory is; and
+//! whether memory lies as planned.
 //!
 //! `--verify` makes memory under the plan (a test arena, or with `-m` all arenas of a model as a run
 //! would), touches it and asks the kernel where its pages are. It fails if they are elsewhere.
@@ -9,8 +10,11 @@ use crate::engine::{Engine, MemoryBudget, Model, Options};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use millstream_topology::arena::{ArenaBuilder, Binding};
+use millstream_topology::measure::{FIGURE_TIME, measure};
 use millstream_topology::plan::PlacementPlan;
-use millstream_topology::{PlacementReport, PlanRequest, TopologyError, plan_file, render};
+use millstream_topology::{
+    PlacementReport, PlanRequest, TopologyError, picture, plan_file, render,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,6 +46,13 @@ pub struct TopologyArgs {
     /// Write the plan as a file, for --topology FILE.toml
     #[arg(long, env = "MILLSTREAM_SAVE", value_name = "FILE.toml", value_parser = parse_plan_name)]
     save: Option<PathBuf>,
+    /// Draw machine and plan into this file (SVG)
+    #[arg(long, env = "MILLSTREAM_SVG", value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Measure bandwidth and latency between every node's cores and every node's memory: about a
+    /// second a pair
+    #[arg(long, env = "MILLSTREAM_MEASURE", value_parser = FalseyValueParser::new())]
+    measure: bool,
     /// Print one JSON object
     #[arg(long, env = "MILLSTREAM_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
@@ -83,6 +94,11 @@ pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
     if let Some(file) = &args.save {
         write_file(file, plan_file::to_text(&plan).as_bytes())?;
     }
+    if let Some(file) = &args.svg {
+        write_file(file, picture(&machine, Some(&plan)).as_bytes())?;
+    }
+    let measured = args.measure.then(|| measure(&machine, FIGURE_TIME)).transpose();
+    let measured = measured.map_err(Failure::failed)?;
     if args.json {
         let mut object = serde_json::json!({
             "machine": machine,
@@ -94,6 +110,9 @@ pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
                 serde_json::to_value(&verified.report).map_err(Failure::failed)?;
             object["warnings"] = verified.warnings.clone().into();
         }
+        if let Some(measured) = &measured {
+            object["measured"] = serde_json::to_value(measured).map_err(Failure::failed)?;
+        }
         let text = serde_json::to_string_pretty(&object).map_err(Failure::failed)?;
         print(&format!("{text}\n"))?;
     } else {
@@ -103,6 +122,9 @@ pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
         }
         if let Some(verified) = &verified {
             print(&verified.report.to_string())?;
+        }
+        if let Some(measured) = &measured {
+            print(&measured.to_string())?;
         }
     }
     verified.map_or(Ok(()), Verified::judge)

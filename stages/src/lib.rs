@@ -38,6 +38,7 @@ mod matmul;
 #[cfg(not(loom))]
 pub mod parts;
 #[cfg(not(loom))]
+mod patience;
 pub mod pieces;
 #[cfg(not(loom))]
 pub mod pipeline;

@@ -9,11 +9,13 @@ use crate::gauge::Gauges;
 use crate::ids::{ExpertId, LayerId, SeatId, Tag};
 use crate::limits::Limits;
 use crate::load::Reader;
+use crate::patience::{Next, Patience};
 use crate::pipeline::{Assembly, Blueprint, StartError, assemble, executor_bounds};
 use crate::queue::{Crew, CrewPlan, NodeCrew, prepare_thread};
 use crate::seat::Seat;
 use crate::stage::{ActorId, Directory, Envelope, Message, StageKind};
 use crate::wave::Wave;
+use millstream_topology::AffinityMask;
 use millstream_topology::arena::LayerArena;
 use millstream_topology::cpuset::CpuId;
 use millstream_topology::pin::pin_current_thread;
@@ -42,6 +44,7 @@ pub struct Pipeline {
     idle: Vec<Box<Wave>>,
     in_flight: usize,
     spin: Duration,
+    patience: Patience,
     control: Arc<Control>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -88,6 +91,7 @@ impl Pipeline {
             idle: waves,
             in_flight: 0,
             spin,
+            patience: Patience::new(spin, has_spare_cpu(plan)),
             control,
             threads: vec![],
         };
@@ -188,14 +192,18 @@ impl Pipeline {
         loop {
             if let Some(tagged) = finished.ring.pop() {
                 self.in_flight -= 1;
+                self.patience.came(since.elapsed());
                 return Ok(tagged.value);
             }
             if died() {
                 return Err(Stopped);
             }
-            std::hint::spin_loop();
-            if since.elapsed() >= self.spin {
-                finished.parking.park_if(|| finished.ring.is_empty() && !died());
+            match self.patience.next(since.elapsed()) {
+                Next::Spin => std::hint::spin_loop(),
+                Next::Sleep(time) => std::thread::sleep(time),
+                Next::Park => {
+                    finished.parking.park_if(|| finished.ring.is_empty() && !died());
+                }
             }
         }
     }
@@ -229,6 +237,12 @@ impl Pipeline {
     pub fn warnings(&self) -> Vec<String> {
         self.control.warnings.lock().clone()
     }
+}
+
+/// Some CPU that we may use has no compute thread on it.
+fn has_spare_cpu(plan: &PlacementPlan) -> bool {
+    let allowed = AffinityMask::capture().cpus.as_ref().map_or(0, |cpus| cpus.len());
+    plan.is_pinned() && allowed > plan.threads
 }
 
 fn seat_id(pipeline: &Pipeline) -> SeatId {

@@ -150,6 +150,14 @@ impl Machine {
         self
     }
 
+    /// Every pair of nodes is measured, in memory that is where it should be.
+    fn measures(self) -> Machine {
+        let distances = self.distances;
+        self.case("measured", "part plan; millstream topology --measure --json", move |seen, _| {
+            placement::is_measured(&seen.json("plan")?["measured"], distances)
+        })
+    }
+
     /// Interleaved memory follows the weights that the system has.
     fn weighs(self) -> Machine {
         // Pages of 4 KiB, so that shares are finer than the tolerance.
@@ -213,6 +221,7 @@ pub fn machines() -> Vec<Machine> {
         two.sees_itself()
             .every_policy()
             .streams()
+            .measures()
             .weighs()
             .fills_a_node()
             .under("one CPU offline", offline, Expected { cpus: "0-2", nodes: &[(0, 0), (1, 1)] })

@@ -84,6 +84,29 @@ pub fn is_interleaved(seen: &Seen, weights: &[u64]) -> Result<(), String> {
     dealt(&maps(seen.part("maps")?), &weights)
 }
 
+/// Every pair of nodes has figures, its distance, and memory that was on its node.
+pub fn is_measured(measured: &Value, distances: &[&[u32]]) -> Result<(), String> {
+    let rows = array(&measured["nodes"])?;
+    for (from, row) in rows.iter().enumerate() {
+        let memories = array(&row["memories"])?;
+        for (to, figures) in memories.iter().enumerate() {
+            let more = |name: &str, least: f64| figures[name].as_f64().is_some_and(|n| n > least);
+            let is_sound = more("read_gb_s", 0.0) && more("latency_ns", 0.0);
+            let distance = distances[from][to];
+            if !is_sound || !more("on_node_share", 0.99) || figures["distance"] != distance {
+                return Err(format!("from node {from} to {to}, {distance} away: {figures}"));
+            }
+        }
+        if memories.len() != distances.len() {
+            return Err(format!("{} memories from node {from}", memories.len()));
+        }
+    }
+    match rows.len() == distances.len() {
+        true => Ok(()),
+        false => Err(format!("{} nodes were measured", rows.len())),
+    }
+}
+
 /// `topology --verify` of the model (the part `verified`) says so too, and its figures bear it out.
 pub fn is_verified(seen: &Seen) -> Result<(), String> {
     let placement = &seen.json("verified")?["placement"];

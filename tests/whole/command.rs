@@ -193,6 +193,33 @@ fn verify_says_where_the_pages_of_an_arena_and_of_a_model_are() {
 }
 
 #[test]
+fn saved_plan_is_run_under_and_a_plan_for_other_cpus_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("plan.toml");
+    let file = file.to_str().expect("a UTF-8 path");
+    let fingerprint = |arguments: &[&str]| {
+        let (out, _) = expect(&[&["topology", "--json"], arguments].concat(), 0);
+        let object: serde_json::Value = serde_json::from_str(&out).expect("one JSON object");
+        object["plan_fingerprint"].as_str().expect("a fingerprint").to_owned()
+    };
+    for topology in ["auto", "numa:2 core:2 pu:1"] {
+        let made = fingerprint(&["--topology", topology, "--threads", "1", "--save", file]);
+        assert_eq!(fingerprint(&["--topology", file]), made, "{topology}");
+        let (out, _) = expect(&["run", "--topology", file, "--max-tokens", "8"], 0);
+        assert_eq!(out, expect(&["run", "--max-tokens", "8"], 0).0, "{topology}");
+    }
+    fingerprint(&["--threads", "1", "--save", file]);
+    let text = std::fs::read_to_string(file).expect("the plan");
+    std::fs::write(file, text.replace("leader_cpu = ", "leader_cpu = 9")).expect("written");
+    let (_, err) = expect(&["run", "--topology", file], 2);
+    assert!(err.contains("CPU 9") && err.contains("--save"), "{err}");
+    expect(&["topology", "--topology", file, "--threads", "2"], 2);
+    expect(&["topology", "--save", "plan"], 2);
+    expect(&["topology", "--avoid-cpus", "0-1048576"], 2);
+    expect(&["topology", "--avoid-cpus", "x"], 2);
+}
+
+#[test]
 fn inspect_and_topology_speak_to_people_and_programs() {
     let (out, _) = expect(&["inspect", &tiny()], 0);
     assert!(out.contains("glm_moe_dsa"), "{out}");

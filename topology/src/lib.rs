@@ -23,6 +23,7 @@
 //! | [`pin`] | pins a thread and looks whether it took |
 //! | [`arena`] | the memory of a layer: segments, resident regions, expert slots, leases |
 //! | [`verify`] | whether memory lies where the plan says |
+//! | [`measure`](mod@measure) | bandwidth and latency between nodes |
 //! | [`picture`](mod@picture) | machine and plan as a picture (SVG) |
 //! | [`render`](mod@render) | machine and plan as a tree for the terminal |
 //!
@@ -38,6 +39,7 @@ mod hash;
 #[cfg(feature = "hwloc")]
 mod hwloc;
 pub mod machine;
+pub mod measure;
 pub mod memory;
 pub mod picture;
 pub mod pin;

@@ -209,9 +209,10 @@ fn plan_line(plan: &PlacementPlan) -> String {
         true => String::new(),
         false => format!("; {} on the leader", led.join(" and ")),
     };
+    let near = plan.drive_node.map_or(String::new(), |node| format!("; reads near node {node}"));
     let nodes = if plan.virtual_nodes { ", virtual nodes" } else { "" };
     format!(
-        "plan {}, memory {}: {} compute threads, spin {} us{nodes}{led}",
+        "plan {}, memory {}: {} compute threads, spin {} us{nodes}{led}{near}",
         plan.policy,
         plan.memory_policy.name(),
         plan.threads,

@@ -129,6 +129,7 @@ fn falling(layer: &Layer<'_>) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// 2 MiB a slot, so that nothing is lost to whole huge pages.
     const SLOT: usize = 2 << 20;
@@ -198,5 +199,40 @@ mod tests {
         let counts = vec![vec![100; 8], vec![60; 8]];
         let slots = deal(&layers(&arenas, &counts), 36 << 20);
         assert_eq!(slots, [2, 8], "60 uses for 2 MiB beat 100 for 8");
+    }
+
+    /// A layer's arena on `nodes` nodes: (experts, top-k, resident and slot KiB, uses).
+    type Drawn = (usize, usize, [usize; 2], Vec<u32>);
+
+    fn drawn(nodes: usize, (experts, top_k, [resident, slot], _): &Drawn) -> ArenaBytes {
+        // Nodes differ, as they do when slices can't be dealt evenly.
+        let of_node = |node: usize| [resident << 10, (slot << 10) * (node + 1) / nodes];
+        ArenaBytes::new(*experts, *top_k, &(0..nodes).map(of_node).collect::<Vec<_>>())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+        #[test]
+        fn slots_fit_the_memory_on_any_number_of_nodes(
+            nodes in 1usize..9,
+            model in prop::collection::vec(
+                (0usize..40, 1usize..9, [0usize..5000, 1usize..9000],
+                    prop::collection::vec(0u32..9, 40)),
+                1..6,
+            ),
+            mib in 0u64..4096,
+            learned: bool,
+        ) {
+            let arenas: Vec<ArenaBytes> = model.iter().map(|layer| drawn(nodes, layer)).collect();
+            let counts: Vec<Vec<u32>> = model.iter().map(|l| l.3[..l.0].to_vec()).collect();
+            let slots = deal(&layers(&arenas, if learned { &counts } else { &[] }), mib << 20);
+            let experts: Vec<usize> = arenas.iter().map(|arena| arena.experts).collect();
+            let least = equal(&experts, 1);
+            let allowed = (mib << 20).max(total(&arenas, &least));
+            prop_assert!(total(&arenas, &slots) <= allowed, "{slots:?} of {mib} MiB");
+            for (layer, &slots) in slots.iter().enumerate() {
+                prop_assert!((least[layer]..=experts[layer]).contains(&slots), "{slots}");
+            }
+        }
     }
 }
