@@ -109,6 +109,11 @@ pub const CHECKS: &[Check] = &[
         look: Look::Row(hits),
     },
     Check {
+        name: "guesses",
+        story: "experts that are read as guesses are used",
+        look: Look::Row(guesses),
+    },
+    Check {
         name: "memory",
         story: "weights are read as fast as memory goes",
         look: Look::Row(memory),
@@ -258,6 +263,16 @@ fn hits(facts: &Facts<'_>, row: &SpeedRow) -> Verdicts {
     let text = format!("{:.1} % of the wanted experts were in memory", percent(share));
     let knob = "--memory, --experts-per-layer, --eviction, --learn on";
     Some((judge(is_resident(facts.setting) || share > 0.95, Verdict::Improvable), text, knob))
+}
+
+fn guesses(_: &Facts<'_>, row: &SpeedRow) -> Verdicts {
+    let [useful, late, wasted] = row.hint_mb;
+    if useful + late + wasted == 0.0 {
+        return None;
+    }
+    let text = format!("{useful:.1} MB useful, {late:.1} MB late, {wasted:.1} MB wasted");
+    let knob = "--lookahead off, gate or repeat; late ones: --io-depth, a faster drive";
+    Some((judge(useful >= late + wasted, Verdict::Improvable), text, knob))
 }
 
 fn memory(_: &Facts<'_>, row: &SpeedRow) -> Verdicts {

@@ -29,6 +29,7 @@ fn row() -> SpeedRow {
         memory_share: Some(0.9),
         stall_share: 0.05,
         reading_share: 0.0,
+        hint_mb: [0.0; 3],
         stage_work_share: STAGES.iter().map(|(stage, _)| (stage.name(), work_of(*stage))).collect(),
         messages_per_token: 100.0,
         token_hash: "0".into(),
@@ -42,7 +43,7 @@ type Fault = fn(&mut SpeedRow);
 /// Checks that judge one row, with a change that each must find.
 #[test]
 fn every_check_of_a_row_finds_its_fault() {
-    let faults: [(&str, Fault); 8] = [
+    let faults: [(&str, Fault); 9] = [
         ("phases", |row| row.stall_share = 0.5),
         ("resident", |row| row.read_mb_per_token = 0.1),
         ("repeats", |row| row.hashes_agree = false),
@@ -52,6 +53,7 @@ fn every_check_of_a_row_finds_its_fault() {
             (row.stall_share, row.read_mb_per_token, row.disk_share) = (0.5, 3.0, Some(0.2));
         }),
         ("hits", |row| row.hit_share = Some(0.3)),
+        ("guesses", |row| row.hint_mb = [1.0, 2.0, 3.0]),
         ("memory", |row| row.memory_share = Some(0.2)),
     ];
     let rows = CHECKS.iter().filter(|check| matches!(check.look, Look::Row(_)));

@@ -118,6 +118,8 @@ pub struct SpeedRow {
     pub stall_share: f64,
     /// Share of the time in which reads were under way.
     pub reading_share: f64,
+    /// MB of experts that were read as guesses: useful, late and wasted.
+    pub hint_mb: [f64; 3],
     /// By stage: handling messages, as a share of the time.
     pub stage_work_share: Vec<(&'static str, f64)>,
     /// Messages that the stages handled, per token.
@@ -240,6 +242,7 @@ impl SpeedBench<'_> {
             memory_share: self.best.memory_gb_s.map(|best| memory_read_gb_s / best),
             stall_share: mean(&|phase| phase.stall_share),
             reading_share: mean(&|phase| phase.reading_share),
+            hint_mb: std::array::from_fn(|outcome| mean(&|phase| phase.hint_mb[outcome])),
             stage_work_share: STAGES
                 .iter()
                 .map(|(stage, _)| {

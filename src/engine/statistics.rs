@@ -217,11 +217,10 @@ impl Meter {
             memory_read_gb_s: per(weight_bytes / 1e9, whole_s),
             stall_share: per(idle_s, whole_s).min(1.0),
             prefill: PhaseFigures::between(measured_before, at_first, measured_tokens),
-            decode: PhaseFigures::between(
-                &self.decode_before,
-                &now,
-                answer_tokens.saturating_sub(1),
-            ),
+            decode: match answer_tokens {
+                0 | 1 => PhaseFigures::default(),
+                tokens => PhaseFigures::between(&self.decode_before, &now, tokens - 1),
+            },
             reads_retried: now.reads_retried - before.reads_retried,
         }
     }
