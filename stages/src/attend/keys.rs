@@ -32,9 +32,9 @@ impl Keys {
             _ => 0,
         };
         let room = |width: usize| {
-            let room = zeroed(pages.checked_mul(KV_BLOCK_ROWS * width)?)?;
+            let mut room = zeroed(pages.checked_mul(KV_BLOCK_ROWS * width)?)?;
             // A refusal leaves it on the node of the thread that writes it: slower, not wrong.
-            let _ = arena.deal_over_nodes(bytemuck::cast_slice(&room));
+            let _ = arena.deal_over_nodes(bytemuck::cast_slice_mut(&mut room));
             Some(room)
         };
         Some(Keys {

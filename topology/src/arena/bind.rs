@@ -19,9 +19,7 @@
 //! there. Elsewhere MPOL_PREFERRED takes what doesn't fit from other nodes, and a warning says so.
 
 use super::ArenaError;
-use super::calls::{
-    MPOL_WEIGHTED_INTERLEAVE, Target, bind_pages, move_and_bind_pages, thread_policy,
-};
+use super::calls::{MPOL_WEIGHTED_INTERLEAVE, Target, bind_pages, drop_pages, thread_policy};
 use super::layout::Span;
 use super::mapping::{Mapping, page_bytes};
 use crate::cpuset::NodeId;
@@ -124,22 +122,30 @@ impl Binding {
         Ok(())
     }
 
-    /// Deals the whole pages of memory that isn't an arena's over the nodes that arenas are bound to;
-    /// does nothing where that is one node or binding is off.
-    pub(super) fn deal(&self, memory: &[u8]) -> io::Result<()> {
+    /// Clears memory that isn't an arena's and deals its whole pages over the nodes that arenas are
+    /// bound to; does nothing where that is one node or binding is off.
+    pub(super) fn deal(&self, memory: &mut [u8]) -> io::Result<()> {
         let nodes: BTreeSet<NodeId> = self.targets.iter().flat_map(|t| t.nodes.clone()).collect();
         let page = page_bytes();
-        let from = memory.as_ptr().addr().next_multiple_of(page);
-        let to = (memory.as_ptr().addr() + memory.len()) / page * page;
-        if nodes.len() < 2 || from >= to {
+        let head = memory.as_ptr().align_offset(page);
+        if nodes.len() < 2 || head >= memory.len() {
             return Ok(());
         }
+        let whole = (memory.len() - head) / page * page;
         let mode = match self.targets[0].mode {
             MPOL_WEIGHTED_INTERLEAVE => MPOL_WEIGHTED_INTERLEAVE,
             _ => libc::MPOL_INTERLEAVE,
         };
-        // Memory from an allocator may have been touched in an earlier life.
-        move_and_bind_pages(from, to - from, &Target { mode, nodes: nodes.into_iter().collect() })
+        memory[..head].fill(0);
+        memory[head + whole..].fill(0);
+        let pages = &mut memory[head..head + whole];
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let target = Target { mode, nodes: nodes.into_iter().collect() };
+        let bound = bind_pages(pages.as_ptr().addr(), pages.len(), &target);
+        // An allocator gives pages that were touched in an earlier life: those would stay.
+        bound.and_then(|()| drop_pages(pages)).inspect_err(|_| pages.fill(0))
     }
 
     /// What is bound as one: (target, address, bytes). Neighbours that are bound alike go together,

@@ -19,21 +19,9 @@ pub(super) struct Target {
 /// MPOL_WEIGHTED_INTERLEAVE, since Linux 6.9.
 pub(super) const MPOL_WEIGHTED_INTERLEAVE: libc::c_int = 6;
 
-/// Also moves the pages that are there already, those that only we use.
-const MPOL_MF_MOVE: usize = 1 << 1;
-
 /// mbind(2) on whole pages of our memory: pages that are touched from now on come from where
 /// `target` says; pages that are there stay.
 pub(super) fn bind_pages(address: usize, bytes: usize, target: &Target) -> io::Result<()> {
-    mbind(address, bytes, target, 0)
-}
-
-/// [`bind_pages`], and pages that are there move.
-pub(super) fn move_and_bind_pages(address: usize, bytes: usize, target: &Target) -> io::Result<()> {
-    mbind(address, bytes, target, MPOL_MF_MOVE)
-}
-
-fn mbind(address: usize, bytes: usize, target: &Target, flags: usize) -> io::Result<()> {
     const WORD_BITS: usize = libc::c_ulong::BITS as usize;
     let highest = target.nodes.last().expect("a target has a node").index();
     let mut mask = vec![0 as libc::c_ulong; highest / WORD_BITS + 1];
@@ -43,7 +31,7 @@ fn mbind(address: usize, bytes: usize, target: &Target, flags: usize) -> io::Res
     // The kernel reads one bit less than `maxnode` says.
     let bits = mask.len() * WORD_BITS + 1;
     // SAFETY:
-    // - mbind changes where pages of the range come from, or are, never their contents or addresses.
+    // - mbind changes where pages of the range come from, never their contents.
     // - the range is whole pages of live memory of ours: callers take it from a `Mapping` or from
     //   inside a slice. Where it isn't mapped the kernel refuses and changes nothing that is used.
     // - `mask` holds `bits - 1` bits and outlives the call, which only reads it.
@@ -55,9 +43,20 @@ fn mbind(address: usize, bytes: usize, target: &Target, flags: usize) -> io::Res
             libc::c_long::from(target.mode),
             mask.as_ptr(),
             bits,
-            flags,
+            0usize,
         )
     };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// madvise(2) with MADV_DONTNEED on whole pages of private memory: they are zero from then on, and come
+/// anew, from where the policy says, when they are touched.
+pub(super) fn drop_pages(memory: &mut [u8]) -> io::Result<()> {
+    // SAFETY:
+    // - the range is ours alone as long as the call takes: `memory` is an exclusive borrow.
+    // - its bytes are valid whatever they are afterwards (zero, as it is private and anonymous).
+    let result =
+        unsafe { libc::madvise(memory.as_mut_ptr().cast(), memory.len(), libc::MADV_DONTNEED) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -136,12 +136,12 @@ impl LayerArena {
         self.binding.is_on()
     }
 
-    /// Deals the whole pages of other memory over the nodes that this arena is bound to, if they are
-    /// several. For what all nodes read alike.
+    /// Clears other memory and deals its whole pages over the nodes that this arena is bound to, if
+    /// they are several; else does nothing. For what all nodes read alike, such as KV that is empty.
     ///
     /// # Errors
     /// When the kernel refuses; then pages come from where they are touched first.
-    pub fn deal_over_nodes(&self, memory: &[u8]) -> std::io::Result<()> {
+    pub fn deal_over_nodes(&self, memory: &mut [u8]) -> std::io::Result<()> {
         self.binding.deal(memory)
     }
 

@@ -154,22 +154,28 @@ fn neighbours_that_are_bound_alike_are_one_range() {
 }
 
 #[test]
-fn other_memory_is_dealt_only_over_several_nodes_and_keeps_its_bytes() {
-    let memory: Vec<u8> = (0..100_000).map(|index| index as u8).collect();
+fn other_memory_is_cleared_and_dealt_only_over_several_nodes() {
+    let ones = || vec![1u8; 100_000];
     let of = |nodes: &[u32]| Binding {
         targets: nodes.iter().map(|&id| one_node(libc::MPOL_BIND, NodeId(id))).collect(),
         warnings: Vec::new(),
     };
-    Binding::off().deal(&memory).unwrap();
-    of(&[900, 900]).deal(&memory).expect("one node: nothing to deal, nothing is called");
-    of(&[0, 900]).deal(&memory[..100]).expect("no whole page inside");
-    if may_bind(NodeId(0)) {
-        // The kernel ignores nodes that aren't there as long as one is.
-        of(&[0, 63]).deal(&memory).unwrap();
-    } else {
-        println!("this kernel doesn't let us bind to node 0: nothing more to check");
+    for one in [Binding::off(), of(&[900, 900])] {
+        let mut memory = ones();
+        one.deal(&mut memory).expect("nothing to deal, nothing is called");
+        assert_eq!(memory, ones());
     }
-    assert!(memory.iter().enumerate().all(|(index, &byte)| byte == index as u8));
+    let mut memory = ones();
+    of(&[900, 901]).deal(&mut memory).expect_err("neither node is there");
+    assert!(memory.iter().all(|&byte| byte == 0), "cleared all the same");
+    if !may_bind(NodeId(0)) {
+        println!("this kernel doesn't let us bind to node 0: nothing more to check");
+        return;
+    }
+    let mut memory = ones();
+    // The kernel ignores nodes that aren't there as long as one is.
+    of(&[0, 63]).deal(&mut memory).unwrap();
+    assert!(memory.iter().all(|&byte| byte == 0));
 }
 
 #[test]
