@@ -28,6 +28,22 @@ struct Map {
     pages: BTreeMap<u64, u64>,
 }
 
+impl Map {
+    /// Mode and node of a mapping with a policy of its own for one node.
+    fn bound_to(&self) -> Option<(&str, u64)> {
+        let (mode, node) = self.policy.rsplit_once(':')?;
+        Some((mode, node.parse().ok()?))
+    }
+
+    /// Interleaved and large. Heap, stacks and files go by the process's policy, which came after
+    /// some of their pages; the kernel names them behind the policy.
+    fn is_dealt(&self) -> bool {
+        let nodes = self.policy.rsplit_once("interleave:").map(|(_, nodes)| nodes);
+        let unnamed = nodes.is_some_and(|nodes| !nodes.contains(' '));
+        unnamed && self.pages.values().sum::<u64>() >= PAGES_MIN / 2
+    }
+}
+
 /// The machine that the command sees is the one that is emulated, with a drive.
 pub fn machine_is(plan: &Value, nodes: &[(&str, u32)], distances: &[&[u32]]) -> Result<(), String> {
     let found = array(&plan["machine"]["nodes"])?;
@@ -178,7 +194,7 @@ fn pages_are(plan: &Value, maps: &[Map]) -> Result<(), String> {
     match plan["memory_policy"].as_str() {
         Some("striped" | "local") => bound(maps, &planned),
         Some("interleaved") => dealt(maps, &planned.iter().map(|&node| (node, 1)).collect()),
-        Some("first_touch") => match maps.iter().find(|map| !map.policy.starts_with("default")) {
+        Some("first_touch") => match maps.iter().find(|map| map.bound_to().is_some()) {
             None => Ok(()),
             Some(map) => Err(format!("a mapping is {} although nothing was promised", map.policy)),
         },
@@ -190,8 +206,7 @@ fn pages_are(plan: &Value, maps: &[Map]) -> Result<(), String> {
 fn bound(maps: &[Map], planned: &BTreeSet<u64>) -> Result<(), String> {
     let mut held: BTreeMap<u64, u64> = BTreeMap::new();
     for map in maps {
-        let Some((mode, list)) = map.policy.rsplit_once(':') else { continue };
-        let node: u64 = list.parse().map_err(|_| format!("a mapping is {}", map.policy))?;
+        let Some((mode, node)) = map.bound_to() else { continue };
         for (&on, &pages) in &map.pages {
             if on != node {
                 return Err(format!("{pages} pages of a mapping with {mode}:{node} are on {on}"));
@@ -209,7 +224,7 @@ fn bound(maps: &[Map], planned: &BTreeSet<u64>) -> Result<(), String> {
 /// Pages of interleaved mappings are dealt by these weights, and there are some.
 fn dealt(maps: &[Map], weights: &BTreeMap<u64, u64>) -> Result<(), String> {
     let mut held: BTreeMap<u64, u64> = weights.keys().map(|&node| (node, 0)).collect();
-    for map in maps.iter().filter(|map| map.policy.contains("interleave")) {
+    for map in maps.iter().filter(|map| map.is_dealt()) {
         map.pages.iter().for_each(|(&node, pages)| *held.entry(node).or_default() += pages);
     }
     let all = held.values().sum::<u64>() as f64;
@@ -238,7 +253,8 @@ fn maps(text: &str) -> Vec<Map> {
                 pages.insert(node, count);
             }
         }
-        Map { policy: rest[..counts].trim().to_owned(), pages }
+        let named = if rest[counts..].contains("file=") { " file" } else { "" };
+        Map { policy: format!("{}{named}", rest[..counts].trim()), pages }
     };
     text.lines().map(map).collect()
 }
@@ -266,7 +282,7 @@ mod tests {
     fn a_kernels_list_of_mappings_is_read() {
         let maps = maps(MAPS);
         let policies: Vec<&str> = maps.iter().map(|map| map.policy.as_str()).collect();
-        assert_eq!(policies, ["default", "bind:0", "prefer (many):1", "default"]);
+        assert_eq!(policies, ["default file", "bind:0", "prefer (many):1", "default"]);
         assert_eq!(maps[2].pages, BTreeMap::from([(1, 2049)]));
         assert_eq!(maps[3].pages, BTreeMap::new());
     }
@@ -292,11 +308,12 @@ mod tests {
             text.replace("N0=2010", "N2=2010"),
             text.replace("0=2010 N1=1990", "0=20 N1=20"),
             text.replace("interleave:0-1", "default"),
+            text.replace("interleave:0-1", "interleave:0-1 heap"),
         ] {
             assert!(pages_are(&plan, &maps(&wrong)).is_err(), "{wrong}");
         }
         plan["memory_policy"] = "first_touch".into();
-        assert!(pages_are(&plan, &maps(text)).is_err());
+        assert!(pages_are(&plan, &maps(MAPS)).is_err());
         assert_eq!(pages_are(&plan, &maps("7f02 default heap N0=4000")), Ok(()));
         plan["memory_policy"] = "as it comes".into();
         assert!(pages_are(&plan, &maps(text)).is_err(), "a policy that no check knows");
