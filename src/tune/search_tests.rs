@@ -91,6 +91,22 @@ fn a_change_without_effect_is_never_taken() {
     }
 }
 
+/// How often noise alone passes, a machine with other work included: once in a hundred searches at most.
+#[test]
+fn noise_alone_seldom_passes() {
+    for noise in [0.01, 0.03, 0.1, 0.3] {
+        let passed = (0..100).filter(|seed| {
+            let mut trial = Simulated::new(5000 + seed, |_| 0.1);
+            trial.noise = noise;
+            let (outcome, _) = search(&mut trial, &[("spin-us", &["20"])], 10_000);
+            !outcome.best.is_empty()
+        });
+        let passed = passed.count();
+        println!("noise {noise}: {passed} of 100");
+        assert!(passed <= 1, "noise {noise}: {passed} of 100 searches changed something");
+    }
+}
+
 #[test]
 fn changes_add_up_and_each_is_held_against_the_best_so_far() {
     let seconds = |settings: &Settings| {

@@ -39,6 +39,7 @@ mod matmul;
 pub mod parts;
 #[cfg(not(loom))]
 mod patience;
+#[cfg(not(loom))]
 pub mod pieces;
 #[cfg(not(loom))]
 pub mod pipeline;
