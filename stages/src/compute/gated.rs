@@ -126,11 +126,7 @@ impl Compute {
         let layouts =
             [first.gate(0), first.up(0)].map(|w| ActivationLayout::of(w.format(), hidden));
         let source = RowSource { data: x, slice_offset: 0, stride: hidden, slices: 1, rows };
-        for (index, layout) in layouts.into_iter().enumerate() {
-            // Up reads gate's buffer where the layouts are one.
-            let Some(layout) = layout.filter(|_| index == 0 || layouts[0] != layouts[1]) else {
-                continue;
-            };
+        for (index, layout) in layouts_apart(layouts) {
             let filling = buffers[index].fill(self.kernels, layout, source, &mut self.jobs);
             if let Some(filling) = filling {
                 self.executor.run(&self.jobs, &filling);
@@ -189,6 +185,15 @@ impl Compute {
         let columns = job_columns(rows);
         self.grown(columns, tokens, row_bytes, rows * units.len()).min(width.next_multiple_of(16))
     }
+}
+
+/// The layouts to be filled and their buffers: up reads gate's where the two are one.
+fn layouts_apart(
+    layouts: [Option<ActivationLayout>; 2],
+) -> impl Iterator<Item = (usize, ActivationLayout)> {
+    let own = move |index: usize| index == 0 || layouts[0] != layouts[1];
+    let each = layouts.into_iter().enumerate().filter(move |(index, _)| own(*index));
+    each.filter_map(|(index, layout)| Some((index, layout?)))
 }
 
 /// Rows that the units' choices reach into.
