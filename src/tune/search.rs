@@ -14,8 +14,8 @@ use std::time::Duration;
 const BLOCKS_MAX: usize = 10;
 /// Blocks before anything is decided.
 const BLOCKS_MIN: usize = 2;
-/// Runs that are kept in reserve for the last check.
-const RESERVED_RUNS: u32 = 20;
+/// Runs that are kept in reserve for the last check: as many as it may take.
+const RESERVED_RUNS: u32 = 4 * BLOCKS_MAX as u32;
 
 /// Runs settings, and says how much time has gone.
 pub trait Trial {
