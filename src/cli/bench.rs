@@ -118,6 +118,12 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     if args.hops {
         let machine = millstream_topology::probe(&args.engine.plan.topology().source)?;
+        let machine = machine.avoiding(&args.engine.plan.avoid_cpus);
+        if machine.is_foreign() {
+            return Err(Failure::Usage(
+                "hops are measured on this machine; leave --topology out".into(),
+            ));
+        }
         let report = hops::hops(&machine, HOPS_TIME).map_err(Failure::failed)?;
         return print_as(json, &report, || report.to_string());
     }

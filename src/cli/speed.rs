@@ -145,7 +145,14 @@ pub fn run(
     let directory = model_flag.directory()?;
     let mut options = flags.tuned_options(&directory)?;
     options.held_bytes = held_bytes();
-    if args.histograms.is_some() {
+    if let Some(place) = &args.histograms {
+        // Now, because what was measured would be lost later.
+        std::fs::create_dir_all(place).map_err(|error| {
+            Failure::Failed(format!(
+                "--histograms {}: {error}; name a directory that can be written",
+                place.display()
+            ))
+        })?;
         options.timeline_events_max = TIMELINE_EVENTS_MAX;
     }
     let model = Model::open_with(&directory, flags.checks())?;

@@ -84,6 +84,7 @@ struct Verified {
 pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
     args.check()?;
     let request = args.plan.request()?;
+    let avoided = request.avoid.clone();
     let (machine, plan) = args.plan.topology().place(&request)?;
     let verified = match (args.verify, &args.model) {
         (false, _) => None,
@@ -97,7 +98,8 @@ pub fn run(args: &TopologyArgs) -> Result<(), Failure> {
     if let Some(file) = &args.svg {
         write_file(file, picture(&machine, Some(&plan)).as_bytes())?;
     }
-    let measured = args.measure.then(|| measure(&machine, FIGURE_TIME)).transpose();
+    let usable = machine.avoiding(&avoided);
+    let measured = args.measure.then(|| measure(&usable, FIGURE_TIME)).transpose();
     let measured = measured.map_err(Failure::failed)?;
     if args.json {
         let mut object = serde_json::json!({
@@ -147,6 +149,11 @@ impl TopologyArgs {
         }
         if !models && given(self.memory.is_some(), "MILLSTREAM_MEMORY") {
             return needs("--memory", "--verify and --model");
+        }
+        if self.experts_per_layer == Some(0) {
+            return Err(Failure::Usage(
+                "--experts-per-layer 0: one slot a layer is the least".into(),
+            ));
         }
         Ok(())
     }

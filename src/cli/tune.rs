@@ -92,6 +92,10 @@ pub fn run(args: &TuneArgs) -> Result<(), Failure> {
         say(&describe(step));
         if let (StepEnd::Taken(_), Some(file)) = (&step.end, &file) {
             trouble = file.save(&step.best, None).err().or(trouble.take());
+            say(&format!(
+                "kept so far in {}, not yet checked against the beginning; --tuned off leaves it out",
+                file.path().display()
+            ));
         }
     };
     let outcome = Search::new(&mut trial, args.budget, &mut on_step).run(&args.start, &knobs);
@@ -112,6 +116,14 @@ impl TuneArgs {
         machine: &Machine,
     ) -> Result<Vec<(&'static Knob, Vec<String>)>, Failure> {
         let (options, setting) = trial.look(&self.start).map_err(Failure::Failed)?;
+        let (tokens, context) =
+            (self.prompt_tokens as usize + self.answer_tokens as usize, setting.limits.context_max);
+        if tokens > context {
+            return Err(Failure::Usage(format!(
+                "--prompt-tokens and --answer-tokens are {tokens} in all, and the context is {context}; use fewer, or a \
+                 larger --context"
+            )));
+        }
         let memory = &setting.memory;
         let mut nodes: Vec<usize> = machine.usable_cores().map(|core| core.node).collect();
         nodes.sort_unstable();
@@ -178,7 +190,7 @@ impl TuneArgs {
             }
         };
         if outcome.out_of_time {
-            text += "the time was too short to try everything; a longer --budget goes on\n";
+            text += "the time was too short to try everything; a longer --budget tries more\n";
         }
         if let Some(file) = file.filter(|_| outcome.best != self.start) {
             text += &format!("kept in {}; --tuned off leaves it out\n", file.path().display());

@@ -57,10 +57,15 @@ impl SliceMap {
         }
     }
 
-    /// The same slices, each a subtree of its own: the same sum in smaller pieces.
-    pub fn leaves(&self) -> SliceMap {
-        let leaf = |first| Subtree { node: self.node_of(first), first, count: 1 };
-        SliceMap { subtrees: (0..self.slices).map(leaf).collect(), ..*self }
+    /// The same sum in smaller pieces: subtrees of `count_max` slices at most.
+    pub fn cut(&self, count_max: usize) -> SliceMap {
+        let pieces = |tree: &Subtree| {
+            let count = tree.count.min(count_max);
+            let node = tree.node;
+            let first = tree.first;
+            (0..tree.count / count).map(move |i| Subtree { node, first: first + i * count, count })
+        };
+        SliceMap { subtrees: self.subtrees.iter().flat_map(pieces).collect(), ..*self }
     }
 
     /// The node that holds a slice.
@@ -425,6 +430,33 @@ pub enum PlaceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cut_map_sums_in_the_same_tree() {
+        for (slices, nodes) in [(8, 1), (8, 3), (4, 2), (2, 1), (1, 1)] {
+            let whole = SliceMap::new(slices, nodes);
+            for count_max in [1, 2, 4, 8] {
+                let cut = whole.cut(count_max);
+                // The sum as text shows its tree.
+                let name = |tree: &Subtree| tree_of(tree.first, tree.count);
+                let mut parts: Vec<String> = cut.subtrees.iter().map(name).collect();
+                cut.merge(&mut |into, from| {
+                    parts[into] = format!("({}+{})", parts[into], parts[from])
+                });
+                assert_eq!(parts[0], tree_of(0, slices));
+                assert!(cut.subtrees.iter().all(|tree| tree.count <= count_max));
+            }
+        }
+    }
+
+    fn tree_of(first: usize, count: usize) -> String {
+        match count {
+            1 => first.to_string(),
+            _ => {
+                format!("({}+{})", tree_of(first, count / 2), tree_of(first + count / 2, count / 2))
+            }
+        }
+    }
 
     #[test]
     fn three_nodes_hold_whole_subtrees_of_eight_slices() {

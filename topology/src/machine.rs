@@ -129,6 +129,11 @@ pub(crate) struct CpuFact {
 }
 
 impl Machine {
+    /// The same machine without some of the CPUs that we may use.
+    pub fn avoiding(&self, avoid: &CpuSet) -> Machine {
+        Machine { allowed: self.allowed.without(avoid), ..self.clone() }
+    }
+
     /// Makes sense of facts. Whatever had to be assumed ends up in the warnings.
     pub(crate) fn from_facts(facts: Facts) -> Machine {
         let mut warnings = facts.warnings;

@@ -30,8 +30,9 @@ pub struct Compute {
     pub kernels: Kernels,
     /// The slices and their nodes.
     pub map: Arc<SliceMap>,
-    /// The same with every slice by itself.
+    /// The same with every slice by itself, and with subtrees of a quarter of the slices.
     leaves: Arc<SliceMap>,
+    quarters: Arc<SliceMap>,
     jobs: JobList,
     /// 0, 1, 2, ..: the row list of "all rows".
     identity: Vec<u32>,
@@ -76,7 +77,8 @@ impl Compute {
             weight_bytes: 0,
             executor,
             kernels,
-            leaves: Arc::new(map.leaves()),
+            leaves: Arc::new(map.cut(1)),
+            quarters: Arc::new(map.cut((map.slices / 4).max(1))),
             map,
         }
     }

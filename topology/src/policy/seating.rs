@@ -71,7 +71,8 @@ pub(super) fn pools(machine: &Machine, request: &PlanRequest) -> Vec<Pool> {
 
 /// Threads to place: as asked, or one per physical core of the pools.
 pub(super) fn thread_count(pools: &[Pool], request: &PlanRequest) -> usize {
-    request.threads.unwrap_or_else(|| pools.iter().map(|pool| pool.cores.len()).sum())
+    let cores = pools.iter().map(|pool| pool.cores.len()).sum::<usize>();
+    request.threads.unwrap_or(cores.min(super::THREADS_MAX))
 }
 
 /// Deals threads to pools one at a time in turn: first as many as each has cores, then as many as
