@@ -87,9 +87,10 @@ pub fn run(args: &TuneArgs) -> Result<(), Failure> {
         since: Instant::now(),
     };
     let knobs = args.knobs(&trial, &machine)?;
-    let mut trouble = None;
+    let (mut trouble, mut tried) = (None, 0);
     let mut on_step = |step: &Step| {
         say(&describe(step));
+        tried += usize::from(matches!(step.end, StepEnd::Taken(_) | StepEnd::Left(_)));
         if let (StepEnd::Taken(_), Some(file)) = (&step.end, &file) {
             trouble = file.save(&step.best, None).err().or(trouble.take());
             say(&format!(
@@ -105,7 +106,7 @@ pub fn run(args: &TuneArgs) -> Result<(), Failure> {
     if let Some(file) = &file {
         keep(file, &outcome, &args.start)?;
     }
-    args.print(&outcome, file.as_ref())
+    args.print(&outcome, tried, file.as_ref())
 }
 
 impl TuneArgs {
@@ -160,12 +161,18 @@ impl TuneArgs {
         Ok(tried)
     }
 
-    fn print(&self, outcome: &Outcome, file: Option<&ProfileFile>) -> Result<(), Failure> {
+    fn print(
+        &self,
+        outcome: &Outcome,
+        tried: usize,
+        file: Option<&ProfileFile>,
+    ) -> Result<(), Failure> {
         let gain = outcome.check.as_ref().map(|check| check.gain);
         if self.json {
             let object = serde_json::json!({
                 "settings": outcome.best,
                 "start": self.start,
+                "tried": tried,
                 "gain_share": gain,
                 "gain_low_share": outcome.check.as_ref().map(|check| check.gain_low),
                 "p99_longer_share": outcome.check.as_ref().map(|check| check.p99_worse),
@@ -183,6 +190,7 @@ impl TuneArgs {
             (_, true) if outcome.taken_back => {
                 format!("what was found doesn't hold against {start}: nothing is changed\n")
             }
+            (_, true) if tried == 0 => "nothing was tried\n".to_owned(),
             (_, true) => format!("nothing is faster than {start}\n"),
             (Some(check), _) => format!("{}: {}\n", outcome.best, words(check)),
             (None, _) => {
