@@ -174,19 +174,23 @@ pub fn stages(rows: &[SpeedRow]) -> String {
             x += part;
         }
     }
+    legend(&mut svg, 20.0, 90.0, bottom + 24.0);
+    svg + "</svg>\n"
+}
+
+/// The stages' colours and names, side by side.
+fn legend(svg: &mut String, left: f64, step: f64, y: f64) {
     for (stage, (kind, _)) in STAGES.iter().enumerate() {
-        let x = 20.0 + 90.0 * stage as f64;
-        let y = bottom + 24.0;
+        let x = left + step * stage as f64;
+        let colour = COLOURS[stage];
         add(
-            &mut svg,
+            svg,
             format_args!(
-                "<rect x=\"{x}\" y=\"{y}\" width=\"14\" height=\"14\" fill=\"{}\"/>",
-                COLOURS[stage]
+                "<rect x=\"{x}\" y=\"{y}\" width=\"14\" height=\"14\" fill=\"{colour}\"/>"
             ),
         );
-        add(&mut svg, format_args!("<text x=\"{}\" y=\"{}\">{kind}</text>", x + 20.0, y + 12.0));
+        add(svg, format_args!("<text x=\"{}\" y=\"{}\">{kind}</text>", x + 20.0, y + 12.0));
     }
-    svg + "</svg>\n"
 }
 
 /// What seats and drives did while tokens were made: a line for each seat and each drive.
@@ -244,18 +248,7 @@ pub fn timeline(events: &[Event]) -> String {
             ),
         );
     }
-    for (stage, (kind, _)) in STAGES.iter().enumerate() {
-        let x = left + 100.0 * stage as f64;
-        let y = bottom + 20.0;
-        add(
-            &mut svg,
-            format_args!(
-                "<rect x=\"{x}\" y=\"{y}\" width=\"14\" height=\"14\" fill=\"{}\"/>",
-                COLOURS[stage]
-            ),
-        );
-        add(&mut svg, format_args!("<text x=\"{}\" y=\"{}\">{kind}</text>", x + 20.0, y + 12.0));
-    }
+    legend(&mut svg, left, 100.0, bottom + 20.0);
     svg + "</svg>\n"
 }
 

@@ -57,15 +57,10 @@ impl SliceMap {
         }
     }
 
-    /// The same sum in smaller pieces: subtrees of `count_max` slices at most.
-    pub fn cut(&self, count_max: usize) -> SliceMap {
-        let pieces = |tree: &Subtree| {
-            let count = tree.count.min(count_max);
-            let node = tree.node;
-            let first = tree.first;
-            (0..tree.count / count).map(move |i| Subtree { node, first: first + i * count, count })
-        };
-        SliceMap { subtrees: self.subtrees.iter().flat_map(pieces).collect(), ..*self }
+    /// The same sum with each slice a subtree of its own.
+    pub fn leaves(&self) -> SliceMap {
+        let leaf = |first| Subtree { node: self.node_of(first), first, count: 1 };
+        SliceMap { subtrees: (0..self.slices).map(leaf).collect(), ..*self }
     }
 
     /// The node that holds a slice.
@@ -432,19 +427,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_map_sums_in_the_same_tree() {
+    fn leaves_sum_in_the_same_tree() {
         for (slices, nodes) in [(8, 1), (8, 3), (4, 2), (2, 1), (1, 1)] {
-            let whole = SliceMap::new(slices, nodes);
-            for count_max in [1, 2, 4, 8] {
-                let cut = whole.cut(count_max);
+            for map in [SliceMap::new(slices, nodes), SliceMap::new(slices, nodes).leaves()] {
                 // The sum as text shows its tree.
                 let name = |tree: &Subtree| tree_of(tree.first, tree.count);
-                let mut parts: Vec<String> = cut.subtrees.iter().map(name).collect();
-                cut.merge(&mut |into, from| {
-                    parts[into] = format!("({}+{})", parts[into], parts[from])
+                let mut parts: Vec<String> = map.subtrees.iter().map(name).collect();
+                map.merge(&mut |into, from| {
+                    parts[into] = format!("({}+{})", parts[into], parts[from]);
                 });
                 assert_eq!(parts[0], tree_of(0, slices));
-                assert!(cut.subtrees.iter().all(|tree| tree.count <= count_max));
             }
         }
     }

@@ -4,7 +4,7 @@
 //! (DeepSeek-V3.2 report, "lightning indexer"). The `top_k` largest are kept, equal scores by
 //! rising position. Scores are cut over rows and KV blocks, the selection over rows.
 
-use super::{Attend, indexer_of};
+use super::{Attend, HEAD_ROWS, HEADS_AT_ONCE, indexer_of};
 use crate::compute::{Compute, Product};
 use crate::limits::{JOB_COLUMNS, KV_BLOCK_ROWS, Limits};
 use crate::placed::{PlacedRows, Placer};
@@ -236,11 +236,6 @@ fn keep_largest(scores: &[f32], top_k: usize, order: &mut [f32], wave: &mut Wave
     }
     selection.counts[row] = Some(count as u32);
 }
-
-/// Heads that share a pass over the keys of a block.
-const HEADS_AT_ONCE: usize = 8;
-/// The rows of so many heads' queries.
-static HEAD_ROWS: [u32; HEADS_AT_ONCE] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// Scratch: the dots of some heads with the keys of a block.
 pub(super) const SCRATCH_LEN: usize = HEADS_AT_ONCE * KV_BLOCK_ROWS;

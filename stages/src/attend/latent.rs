@@ -4,7 +4,7 @@
 //! values. Softmax runs block by block over KV blocks of constant length, merged left to right:
 //! the bytes don't depend on how many rows a wave has.
 
-use super::{Attend, Keys};
+use super::{Attend, HEAD_ROWS, HEADS_AT_ONCE, Keys};
 use crate::compute::Compute;
 use crate::limits::KV_BLOCK_ROWS;
 use crate::placed::PlacedHeads;
@@ -15,10 +15,6 @@ use millstream_kernels::{ActivationLayout, Activations, Kernels, Quantised, Quan
 use millstream_topology::arena::LayerArena;
 use std::ops::Range;
 
-/// Heads of one job at most: they share each block's latents while those are in the cache.
-const HEADS_MAX: usize = 8;
-/// The rows of so many heads' queries.
-static HEAD_ROWS: [u32; HEADS_MAX] = [0, 1, 2, 3, 4, 5, 6, 7];
 /// Jobs that every thread should get.
 const JOBS_PER_THREAD_MIN: usize = 2;
 
@@ -28,7 +24,7 @@ const JOBS_PER_THREAD_MIN: usize = 2;
 pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
     let of_head = 3 * mla.latent_rank + mla.rope_dim + 3 * KV_BLOCK_ROWS;
     let quantised = mla.latent_rank.next_multiple_of(64) / 4 + 2 * mla.latent_rank.div_ceil(16);
-    HEADS_MAX.min(mla.heads) * of_head + quantised
+    HEADS_AT_ONCE.min(mla.heads) * of_head + quantised
 }
 
 /// Fills `buffers.context`, `[rows, heads * value_dim]`, from `buffers.query`.
@@ -65,7 +61,7 @@ fn attend_rows(
     let latent_up = &actor.weights.latent_up;
     let threads = compute.threads();
     let heads_at_once =
-        (mla.heads * rows.len() / (threads * JOBS_PER_THREAD_MIN)).clamp(1, HEADS_MAX);
+        (mla.heads * rows.len() / (threads * JOBS_PER_THREAD_MIN)).clamp(1, HEADS_AT_ONCE);
     compute.run(
         |jobs, _| {
             let mut first = 0;
@@ -146,7 +142,7 @@ impl Task for HeadTask<'_> {
         }
         let row = &self.wave.rows[index];
         let selected = self.wave.selection.of(index);
-        let mut gathered: [Option<Gathered>; HEADS_MAX] = [const { None }; HEADS_MAX];
+        let mut gathered: [Option<Gathered>; HEADS_AT_ONCE] = [const { None }; HEADS_AT_ONCE];
         let mut taken = 0;
         for block in 0..=row.position as usize / KV_BLOCK_ROWS {
             let first = block * KV_BLOCK_ROWS;
@@ -252,7 +248,7 @@ impl HeadTask<'_> {
         let is_first = gathered[0].is_none();
         let into = if is_first { &mut *room.latents } else { &mut *room.block_latents };
         into.fill(0.0);
-        let mut parts = [const { None }; HEADS_MAX];
+        let mut parts = [const { None }; HEADS_AT_ONCE];
         for (part, scores) in parts.iter_mut().zip(room.scores.chunks_mut(KV_BLOCK_ROWS)) {
             let (largest, sum) = self.kernels.softmax_block(&mut scores[..count]);
             *part = Some(Gathered { largest, sum });

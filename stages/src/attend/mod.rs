@@ -22,6 +22,11 @@ use keys::Keys;
 use millstream_topology::arena::LayerArena;
 use std::sync::Arc;
 
+/// Heads that share a pass over the keys of a block at most.
+const HEADS_AT_ONCE: usize = 8;
+/// The rows of so many heads' queries.
+static HEAD_ROWS: [u32; HEADS_AT_ONCE] = [0, 1, 2, 3, 4, 5, 6, 7];
+
 /// The latent attention of one layer.
 pub struct Attend {
     layer: LayerId,

@@ -30,9 +30,8 @@ pub struct Compute {
     pub kernels: Kernels,
     /// The slices and their nodes.
     pub map: Arc<SliceMap>,
-    /// The same with every slice by itself, and with subtrees of a quarter of the slices.
+    /// The same with every slice by itself.
     leaves: Arc<SliceMap>,
-    quarters: Arc<SliceMap>,
     jobs: JobList,
     /// 0, 1, 2, ..: the row list of "all rows".
     identity: Vec<u32>,
@@ -77,8 +76,7 @@ impl Compute {
             weight_bytes: 0,
             executor,
             kernels,
-            leaves: Arc::new(map.cut(1)),
-            quarters: Arc::new(map.cut((map.slices / 4).max(1))),
+            leaves: Arc::new(map.leaves()),
             map,
         }
     }

@@ -13,8 +13,8 @@ use millstream_topology::arena::LayerArena;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Tokens a matrix, on average, up to which sums are made in smaller pieces.
-const CUT_TOKENS_MAX: usize = 4;
+/// Tokens up to which one matrix is summed slice by slice.
+const LEAF_TOKENS_MAX: usize = 4;
 
 /// A slice of a matrix: of which matrix of a batch, and which slice of it.
 pub(super) type SliceOf<'a, 'w> = &'a (dyn Fn(usize, usize) -> Weights<'w> + Sync);
@@ -109,19 +109,17 @@ impl Compute {
         partials
     }
 
-    /// What a job's share of the sum is: whole subtrees, or, for few tokens, parts of them. A job then reads a
-    /// few long runs instead of a short one in each slice, and the leading thread adds more rows; the more
-    /// matrices there are, the more jobs there are anyway, and the more it would have to add.
+    /// What a job's share of the sum is: whole subtrees, or, for one matrix and few tokens, single slices. A
+    /// job then reads one long run instead of a short one in each slice, and the leading thread adds a
+    /// few more rows.
     fn pieces(&self, runs: &[Range<usize>], rows: usize) -> Arc<SliceMap> {
         let tokens = runs[runs.len() - 1].end;
-        let finer = if runs.len() == 1 { &self.leaves } else { &self.quarters };
-        let trees = finer.subtrees.len();
-        let columns = job_columns(trees * rows);
-        let tiles = trees * rows.div_ceil(columns);
+        let trees = self.leaves.subtrees.len();
+        let tiles = trees * rows.div_ceil(job_columns(trees * rows));
         let fits = trees * tokens <= self.map.subtrees.len() * self.identity.len()
-            && tokens * tiles <= TILES_MAX
-            && runs.len() * tiles <= self.executor.jobs_max();
-        if tokens <= CUT_TOKENS_MAX * runs.len() && fits { finer.clone() } else { self.map.clone() }
+            && tiles <= TILES_MAX.min(self.executor.jobs_max());
+        let few = runs.len() == 1 && tokens <= LEAF_TOKENS_MAX;
+        if few && fits { self.leaves.clone() } else { self.map.clone() }
     }
 
     /// Columns of a job's output where it goes through all slices in turn, each of which is a place of
