@@ -135,7 +135,8 @@ pub(super) fn indexers(
         return Ok(vec![IndexerUse::Dense; layer_count]);
     }
     config.require(attention.query_rank.is_some(), || {
-        "index_topk is given and q_lora_rank isn't; the indexer reads the query's low rank".to_string()
+        "index_topk is given and q_lora_rank isn't; the indexer reads the query's low rank"
+            .to_string()
     })?;
     let indexer = IndexerSpec {
         heads,

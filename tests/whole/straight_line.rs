@@ -100,11 +100,66 @@ fn glm_dsa_equals_its_reference() {
 }
 
 #[test]
-fn glm_dsa_grouped_tied_f32_equals_its_reference() {
+fn glm_dsa_grp_tied_f32_equals_its_reference() {
     check_model("glm-dsa-grp-tied-f32");
 }
 
 #[test]
 fn glm_dsa_fp8_equals_its_reference() {
     check_model("glm-dsa-fp8");
+}
+
+#[test]
+fn deepseek_v3_equals_its_reference() {
+    check_model("deepseek-v3");
+}
+
+#[test]
+fn deepseek_v3_noqlora_tied_equals_its_reference() {
+    check_model("deepseek-v3-noqlora-tied");
+}
+
+#[test]
+fn deepseek_v32_equals_its_reference() {
+    check_model("deepseek-v32");
+}
+
+#[test]
+fn glm4_moe_equals_its_reference() {
+    check_model("glm4-moe");
+}
+
+#[test]
+fn gpt_oss_equals_its_reference() {
+    check_model("gpt-oss");
+}
+
+#[test]
+fn gpt_oss_mxfp4_equals_its_reference() {
+    check_model("gpt-oss-mxfp4");
+}
+
+#[test]
+fn minimax_m2_equals_its_reference() {
+    check_model("minimax-m2");
+}
+
+#[test]
+fn mixtral_equals_its_reference() {
+    check_model("mixtral");
+}
+
+#[test]
+fn olmoe_equals_its_reference() {
+    check_model("olmoe");
+}
+
+#[test]
+fn qwen3_moe_equals_its_reference() {
+    check_model("qwen3-moe");
+}
+
+#[test]
+fn qwen3_moe_tied_equals_its_reference() {
+    check_model("qwen3-moe-tied");
 }
