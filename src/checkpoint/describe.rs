@@ -275,7 +275,9 @@ impl Dimensions {
     /// Heads and what is kept of a position, in words.
     fn attention(&self) -> String {
         match self.latent_rank {
-            0 => format!("{} heads, {} of keys, width {}", self.heads, self.key_heads, self.head_dim),
+            0 => {
+                format!("{} heads, {} of keys, width {}", self.heads, self.key_heads, self.head_dim)
+            }
             rank => format!("{} heads, latent {rank}", self.heads),
         }
     }

@@ -79,10 +79,7 @@ pub fn read_rows<'a>(
 }
 
 /// All bytes of a tensor's runs: weights, then scales.
-fn read_whole(
-    checkpoint: &Checkpoint,
-    stored: &StoredTensor,
-) -> Result<[Vec<u8>; 2], TensorFault> {
+fn read_whole(checkpoint: &Checkpoint, stored: &StoredTensor) -> Result<[Vec<u8>; 2], TensorFault> {
     let read = |run: Option<Run>| {
         let mut bytes = vec![0; run.map_or(0, |run| run.bytes)];
         run.map_or(Ok(()), |run| checkpoint.read(run, &mut bytes)).map(|()| bytes)
@@ -347,8 +344,14 @@ mod tests {
             Run { file: place.file, offset: place.offset, bytes: place.bytes as usize }
         };
         let scales_run = (!scales.is_empty()).then(|| run("w.qs"));
-        let stored =
-            StoredTensor { format, rows: ROWS, cols: COLS, weights: run("w"), scales: scales_run, weave: None };
+        let stored = StoredTensor {
+            format,
+            rows: ROWS,
+            cols: COLS,
+            weights: run("w"),
+            scales: scales_run,
+            weave: None,
+        };
         Written { _directory: directory, checkpoint, stored, weights, scales }
     }
 

@@ -121,7 +121,8 @@ impl View {
         let there = |end: &&str| checkpoint.tensor(&format!("{}{end}", self.name));
         let whole: Vec<_> = [""].iter().filter_map(|end| there(&end)).collect();
         let pairs = [["_packed", "_scale"], ["_blocks", "_scales"]];
-        let pair = |ends: &[&str; 2]| -> Vec<_> { ends.iter().filter_map(|end| there(&end)).collect() };
+        let pair =
+            |ends: &[&str; 2]| -> Vec<_> { ends.iter().filter_map(|end| there(&end)).collect() };
         if whole.is_empty() { pairs.iter().flat_map(pair).collect() } else { whole }
     }
 }

@@ -108,7 +108,8 @@ pub fn gather(
         return lay_out_stored(stored, [weights, scales], format, rows, 0..cols, into_weights);
     }
     let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);
-    let bytes = |cols: usize| [format.file_bytes(1, cols), format.scales_per_row(cols) * scale_bytes];
+    let bytes =
+        |cols: usize| [format.file_bytes(1, cols), format.scales_per_row(cols) * scale_bytes];
     let [first, apart, wanted] = [weave.first, weave.row_stride, cols].map(bytes);
     for (into, (from, index)) in
         [into_weights, into_scales].into_iter().zip([(weights, 0), (scales, 1)])

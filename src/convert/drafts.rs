@@ -49,8 +49,9 @@ pub fn drafts(
             let outcome = expected(&known, &name, place).and_then(|expected| {
                 let Expected { shape, kind, class } = expected;
                 let quantisation = files.blueprint.quantisation;
-                let stored = resolve(&files.checkpoint, &[View::whole(&name)], shape, kind, quantisation)
-                    .map_err(|error| error.to_string())?;
+                let stored =
+                    resolve(&files.checkpoint, &[View::whole(&name)], shape, kind, quantisation)
+                        .map_err(|error| error.to_string())?;
                 let target = options.target(class, stored.format);
                 Ok(SourceTensor { name: name.clone(), stored, target })
             });

@@ -70,7 +70,8 @@ fn views(layer: Option<LayerId>, part: Part, spec: &ModelSpec) -> Vec<View> {
     let entry = |matrix: &str, expert: millstream_stages::ids::ExpertId| {
         View::entry(stack(matrix), expert.index(), moe.experts).transposed()
     };
-    let biases = |side| View::whole(stack("gate_up_proj_bias")).share(Share::EveryOtherColumn(side));
+    let biases =
+        |side| View::whole(stack("gate_up_proj_bias")).share(Share::EveryOtherColumn(side));
     vec![match part {
         Part::ExpertGate(expert) => entry("gate_up_proj", expert).share(Share::EveryOtherRow(0)),
         Part::ExpertUp(expert) => entry("gate_up_proj", expert).share(Share::EveryOtherRow(1)),

@@ -3,7 +3,9 @@
 //! Heads, key heads, head width, rotary part, windows, biases. A family says what differs
 //! ([`Grouped`]); specs flow out.
 
-use super::shared::{CONTEXT_MAX, HEAD_WIDTH_MAX, HEADS_MAX, Sizes, TENSOR_WEIGHTS_MAX, WIDTH_MAX, rope};
+use super::shared::{
+    CONTEXT_MAX, HEAD_WIDTH_MAX, HEADS_MAX, Sizes, TENSOR_WEIGHTS_MAX, WIDTH_MAX, rope,
+};
 use super::{ConfigError, ConfigReader};
 use millstream_stages::spec::{AttentionSpec, FfnSpec, GqaSpec, LayerSpec, QueryKeyNorm};
 

@@ -4,7 +4,10 @@
 
 use super::grouped::{self, Grouped, PLAIN};
 use super::hub_names::{self, ONE_SHARED};
-use super::shared::{self, LAYERS_MAX, Mixture, Naming, SOFTMAX_GATE, WIDTH_MAX, by_kind, dense_width, mixture, sizes, sparse_layers};
+use super::shared::{
+    self, LAYERS_MAX, Mixture, Naming, SOFTMAX_GATE, WIDTH_MAX, by_kind, dense_width, mixture,
+    sizes, sparse_layers,
+};
 use super::{Blueprint, ConfigError, ConfigReader, Family};
 use millstream_stages::spec::{GateSpec, MoeSpec};
 
@@ -41,7 +44,8 @@ impl Family for Qwen2Moe {
             gate: GateSpec { normalise, ..SOFTMAX_GATE },
         };
         let moe = || {
-            let shared_intermediate = config.count("shared_expert_intermediate_size", 1..=WIDTH_MAX)?;
+            let shared_intermediate =
+                config.count("shared_expert_intermediate_size", 1..=WIDTH_MAX)?;
             let moe = mixture(config, &sizes, &fields)?;
             Ok(MoeSpec { shared_intermediate, shared_score: true, ..moe })
         };

@@ -4,7 +4,9 @@
 
 use super::grouped::{self, Grouped, PLAIN};
 use super::hub_names::{self, LATENT};
-use super::shared::{self, Mixture, Naming, SOFTMAX_GATE, by_kind, dense_width, mixture, sizes, sparse_layers};
+use super::shared::{
+    self, Mixture, Naming, SOFTMAX_GATE, by_kind, dense_width, mixture, sizes, sparse_layers,
+};
 use super::{Blueprint, ConfigError, ConfigReader, Family};
 use millstream_stages::spec::{GateSpec, QueryKeyNorm};
 

@@ -86,7 +86,8 @@ pub fn blueprint(
     let slices = ModelSpec::choose_slices(&layers, 1);
     let tied_head = config.flag_or("tie_word_embeddings", naming.tied_default)?;
     let draft_layers = config.count_or("num_nextn_predict_layers", 0, 0..=DRAFT_LAYERS_MAX)?;
-    let context = config.count_or("max_position_embeddings", naming.context_default, 1..=CONTEXT_MAX)?;
+    let context =
+        config.count_or("max_position_embeddings", naming.context_default, 1..=CONTEXT_MAX)?;
     Ok(Blueprint {
         family: config.text("model_type")?.to_string(),
         spec: ModelSpec {
@@ -127,9 +128,7 @@ pub fn rope(
     let within = parameters.as_ref().map(|p| p.optional_number("rope_theta", range.clone()));
     let theta = match (within.transpose()?.flatten(), theta_default) {
         (Some(theta), _) => theta,
-        (None, Some(default)) => {
-            config.optional_number("rope_theta", range)?.unwrap_or(default)
-        }
+        (None, Some(default)) => config.optional_number("rope_theta", range)?.unwrap_or(default),
         (None, None) => config.number("rope_theta", range)?,
     };
     let scaling = match parameters {
@@ -161,10 +160,11 @@ pub fn rope(
 fn yarn(config: &ConfigReader, scaling: &ConfigReader) -> Result<(RopeScaling, f64)> {
     let factor = scaling.number("factor", 1.0..=1e6)?;
     let positions = 1..=CONTEXT_MAX;
-    let context = match scaling.optional_count("original_max_position_embeddings", positions.clone())? {
-        Some(context) => context,
-        None => config.count("max_position_embeddings", positions)?,
-    };
+    let context =
+        match scaling.optional_count("original_max_position_embeddings", positions.clone())? {
+            Some(context) => context,
+            None => config.count("max_position_embeddings", positions)?,
+        };
     let optional = |field| scaling.optional_number(field, 0.0..=1e6);
     let magnitude_of = |scale: f32| match factor > 1.0 {
         true => 0.1 * f64::from(scale) * f64::from(factor).ln() + 1.0,

@@ -142,8 +142,11 @@ impl<'a> Walk<'a> {
         let there = |view: &&View| !view.holders(self.checkpoint).is_empty();
         if let Some(view) = views.iter().find(there).filter(|view| !view.is_whole()) {
             // A stack's bytes are for all experts alike.
-            let roles = [Some(Role::Weights(stored.format)), stored.format.scale_type().map(Role::Scales)];
-            for (place, role) in view.holders(self.checkpoint).into_iter().zip(roles.into_iter().flatten()) {
+            let roles =
+                [Some(Role::Weights(stored.format)), stored.format.scale_type().map(Role::Scales)];
+            for (place, role) in
+                view.holders(self.checkpoint).into_iter().zip(roles.into_iter().flatten())
+            {
                 let purpose = Purpose { role, layer, expert: None };
                 self.purposes.insert((place.file, place.offset), purpose);
             }
