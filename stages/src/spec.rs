@@ -262,6 +262,14 @@ impl AttentionSpec {
         }
     }
 
+    /// The output projection has a bias.
+    pub fn has_output_bias(&self) -> bool {
+        match self {
+            AttentionSpec::Mla(mla) => mla.bias,
+            AttentionSpec::Gqa(gqa) => gqa.output_bias,
+        }
+    }
+
     /// Rotary position, and how many elements of a head are turned.
     pub fn rope(&self) -> (RopeSpec, usize) {
         match self {
