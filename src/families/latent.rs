@@ -45,6 +45,12 @@ pub(super) fn refuse_what_is_not_computed(config: &ConfigReader) -> Result<()> {
     if config.flag_or("mlp_bias", false)? {
         return Err(config.unsupported("mlp_bias", "true", "false"));
     }
+    if let Some(rope) = config.section("rope_parameters")? {
+        let part = rope.optional_number("partial_rotary_factor", 0.0..=1.0)?;
+        if part.is_some_and(|part| part != 1.0) {
+            return Err(rope.unsupported("partial_rotary_factor", "not 1", "1"));
+        }
+    }
     config.count_or("moe_layer_freq", 1, 1..=1).map(drop)
 }
 

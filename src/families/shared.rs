@@ -131,7 +131,9 @@ pub fn rope(
         (None, Some(default)) => config.optional_number("rope_theta", range)?.unwrap_or(default),
         (None, None) => config.number("rope_theta", range)?,
     };
-    let scaling = match parameters {
+    // The older field counts where the newer one names no kind.
+    let named = |section: &ConfigReader| section.has("rope_type") || section.has("type");
+    let scaling = match parameters.filter(named) {
         Some(parameters) => Some(parameters),
         None => config.section("rope_scaling")?,
     };

@@ -1,8 +1,9 @@
 //! The straight-line pass equals the reference: logits, greedy tokens, experts, index selections.
 
-use crate::support::{Case, Reference, argmax, data, max_distance, say};
+use crate::support::{
+    Case, Reference, argmax, data, for_each_tiny_model, max_distance, say, unrounded,
+};
 use millstream::checkpoint::ModelFiles;
-use millstream_stages::dequantised::Dequantised;
 use millstream_stages::ids::LayerId;
 use millstream_stages::straight_line::{Step, StraightLine};
 use std::sync::Arc;
@@ -16,11 +17,10 @@ fn check_model(name: &str) {
         let directory = reference.model_for(&case);
         let model = ModelFiles::open(directory.path()).expect("the model opens");
         let tokens: Vec<u32> = case.prompt.iter().chain(&case.greedy).copied().collect();
-        let spec = model.blueprint.spec.clone();
-        // References take f32 activations whatever the weights are.
-        let model = Dequantised(Arc::new(model));
-        let steps = StraightLine::<f32>::new(&spec, &model).run(&tokens).expect("it runs");
-        let exact = StraightLine::<f64>::new(&spec, &model).run(&tokens).expect("it runs");
+        let spec = &model.blueprint.spec.clone();
+        let source = unrounded(spec, Arc::new(model));
+        let steps = StraightLine::<f32>::new(spec, &*source).run(&tokens).expect("it runs");
+        let exact = StraightLine::<f64>::new(spec, &*source).run(&tokens).expect("it runs");
         check_choices(&reference, &case, &steps, &exact);
         check_logits(&reference, &case, &steps);
     }
@@ -42,10 +42,16 @@ fn check_logits(reference: &Reference, case: &Case, steps: &[Step<f32>]) {
     let last = max_distance(&steps[first].logits, &exact);
     let tolerance = reference.tolerance();
     println!(
-        "{}: logits within {worst:.2e}, float64 {last:.2e} (allowed {tolerance:.1e})",
+        "{} {}: logits within {worst:.2e}, float64 {last:.2e} (allowed {tolerance:.1e})",
+        reference.name(),
         case.name
     );
-    assert!(worst <= tolerance && last <= tolerance, "{}: logits are off", case.name);
+    assert!(
+        worst <= tolerance && last <= tolerance,
+        "{} {}: logits are off",
+        reference.name(),
+        case.name
+    );
 }
 
 fn check_choices(reference: &Reference, case: &Case, steps: &[Step<f32>], exact: &[Step<f64>]) {
@@ -99,71 +105,6 @@ fn allow_flip(same: bool, gap: f64, case: &Case, layer: LayerId, position: usize
 }
 
 #[test]
-fn glm_dsa_equals_its_reference() {
-    check_model("glm-dsa");
-}
-
-#[test]
-fn glm_dsa_grp_tied_f32_equals_its_reference() {
-    check_model("glm-dsa-grp-tied-f32");
-}
-
-#[test]
-fn glm_dsa_fp8_equals_its_reference() {
-    check_model("glm-dsa-fp8");
-}
-
-#[test]
-fn deepseek_v3_equals_its_reference() {
-    check_model("deepseek-v3");
-}
-
-#[test]
-fn deepseek_v3_noqlora_tied_equals_its_reference() {
-    check_model("deepseek-v3-noqlora-tied");
-}
-
-#[test]
-fn deepseek_v32_equals_its_reference() {
-    check_model("deepseek-v32");
-}
-
-#[test]
-fn glm4_moe_equals_its_reference() {
-    check_model("glm4-moe");
-}
-
-#[test]
-fn gpt_oss_equals_its_reference() {
-    check_model("gpt-oss");
-}
-
-#[test]
-fn gpt_oss_mxfp4_equals_its_reference() {
-    check_model("gpt-oss-mxfp4");
-}
-
-#[test]
-fn minimax_m2_equals_its_reference() {
-    check_model("minimax-m2");
-}
-
-#[test]
-fn mixtral_equals_its_reference() {
-    check_model("mixtral");
-}
-
-#[test]
-fn olmoe_equals_its_reference() {
-    check_model("olmoe");
-}
-
-#[test]
-fn qwen3_moe_equals_its_reference() {
-    check_model("qwen3-moe");
-}
-
-#[test]
-fn qwen3_moe_tied_equals_its_reference() {
-    check_model("qwen3-moe-tied");
+fn every_family_equals_its_reference() {
+    for_each_tiny_model(check_model);
 }

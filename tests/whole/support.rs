@@ -3,13 +3,67 @@
 //! Reference files were made by another implementation of the models; their layout is described in
 //! docs/testing.md.
 
+use millstream_kernels::formats::ActivationKind;
+use millstream_stages::dequantised::Dequantised;
+use millstream_stages::ids::LayerId;
+use millstream_stages::parts::resident_parts;
+use millstream_stages::spec::ModelSpec;
+use millstream_stages::weights::WeightSource;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The tests' own data.
 pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+/// The reference models, every family among them, by the names of their directories.
+pub fn tiny_models() -> Vec<String> {
+    let entries = std::fs::read_dir(data().join("tiny")).expect("reference models");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.expect("readable").file_name().into_string().expect("a name in ASCII")
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    assert!(names.len() >= 14, "reference models are missing: {names:?}");
+    names
+}
+
+/// Calls a check for every reference model, two at a time.
+///
+/// # Panics
+/// As the check does.
+pub fn for_each_tiny_model(check: impl Fn(&str) + Sync) {
+    let names = tiny_models();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let work = || {
+        while let Some(name) = names.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+            check(name);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        threads.map(|thread| thread.join().expect("the check holds"));
+    });
+}
+
+/// Weights whose kernels take int8 activations, seen through f32: references round no activations.
+/// Others stay as they are.
+pub fn unrounded(spec: &ModelSpec, source: Arc<dyn WeightSource>) -> Arc<dyn WeightSource> {
+    let takes_codes = |layer: usize| {
+        let formats =
+            spec.layers[layer].moe().map(|_| source.expert_formats(LayerId(layer as u32)));
+        formats.into_iter().flatten().any(|format| format.activations() == ActivationKind::Int8)
+    };
+    let resident = resident_parts(spec)
+        .into_iter()
+        .any(|(layer, part)| source.format(layer, part).activations() == ActivationKind::Int8);
+    match resident || (0..spec.layers.len()).any(takes_codes) {
+        true => Arc::new(Dequantised(source)),
+        false => source,
+    }
 }
 
 /// A reference: cases and their tensors.
@@ -42,6 +96,11 @@ impl Reference {
             json: serde_json::from_str(&json).expect("ref.json is JSON"),
             bytes: std::fs::read(directory.join("ref.safetensors")).expect("ref.safetensors"),
         }
+    }
+
+    /// The name of its directory.
+    pub fn name(&self) -> String {
+        self.directory.file_name().expect("a directory").to_string_lossy().into_owned()
     }
 
     /// All cases.
