@@ -9,6 +9,7 @@
 //! | `rows.rs`, `experts.rs` | from stored rows and experts to the kernels' layout |
 //! | `drafts.rs` | the tensors for multi-token prediction, which no family describes |
 //! | `check.rs`, `slices.rs` | every tensor at open; the S that their formats allow |
+//! | `gguf/` | GGUF files: headers, names, and the small files that a snapshot has |
 //! | `source.rs` | [`ModelFiles`]: all of it as the stages' `WeightSource` |
 //! | `pack/` | the Millstream pack: a directory of another kind, and its `WeightSource` |
 //! | `describe.rs` | what `inspect` shows of it |
@@ -26,6 +27,7 @@ pub mod drafts;
 mod error;
 pub mod examine;
 mod experts;
+pub mod gguf;
 pub mod header;
 mod header_fault;
 pub mod index;

@@ -168,6 +168,7 @@ fn text(directory: &Path, vocabulary: Option<usize>, findings: &mut Findings) ->
 /// A complaint about a text file, in its own words.
 fn text_finding(directory: &Path, error: &TextError) -> Finding {
     let (TextError::Read { file, .. }
+    | TextError::Gguf { file, .. }
     | TextError::TooLong { file, .. }
     | TextError::Content { file, .. }
     | TextError::Vocabulary { file, .. }

@@ -64,6 +64,11 @@ impl Faults<'_> {
             OpenError::Io { path, .. } if text.contains("; ") => one(path, ""),
             OpenError::Io { path, .. } => one(path, ACCESS),
             OpenError::FileTooLong { path, .. } | OpenError::Index { path, .. } => one(path, AGAIN),
+            OpenError::SeveralModels { path, .. } => one(path, ""),
+            OpenError::Gguf(error) => {
+                let place = Place::file(self.shown(Path::new(&error.file)));
+                vec![said(place, &error.fault.to_string(), "")]
+            }
             OpenError::Header(error) => vec![self.header(error)],
             OpenError::Config(error) => vec![self.config(error)],
             OpenError::TensorNotInShard { file, tensor } => {

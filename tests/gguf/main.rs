@@ -1,0 +1,6 @@
+//! Models in GGUF: hostile headers, tokenizers, configurations, and whole models held against
+//! references.
+
+mod hostile;
+mod tokenizer;
+mod writer;
