@@ -12,7 +12,7 @@ use crate::families::Blueprint;
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
 use millstream_stages::parts::{expert_parts, part_shape, resident_parts};
 use millstream_stages::weights::Part;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 /// How many missing tensors a message lists.
 const MISSING_SHOWN: usize = 8;
@@ -35,7 +35,7 @@ pub struct Found {
 /// # Errors
 /// When tensors are missing, or one has another type, shape or size than it should.
 pub fn check(checkpoint: &Checkpoint, blueprint: &Blueprint) -> Result<Found, OpenError> {
-    let (used, missing) = (HashSet::new(), Vec::new());
+    let (used, missing) = (BTreeSet::new(), Vec::new());
     let mut check = Check { checkpoint, blueprint, used, missing, missing_count: 0 };
     let mut resident = HashMap::new();
     for (layer, part) in resident_parts(&blueprint.spec) {
@@ -75,7 +75,7 @@ fn misfits(
 struct Check<'a> {
     checkpoint: &'a Checkpoint,
     blueprint: &'a Blueprint,
-    used: HashSet<(FileId, u64)>,
+    used: BTreeSet<(FileId, u64)>,
     missing: Vec<String>,
     missing_count: usize,
 }
@@ -87,16 +87,16 @@ impl Check<'_> {
         layer: Option<LayerId>,
         part: Part,
     ) -> Result<Option<StoredTensor>, OpenError> {
-        let Blueprint { spec, quantisation, tensor_name, .. } = self.blueprint;
-        let name = tensor_name(layer, part);
+        let Blueprint { spec, quantisation, views, .. } = self.blueprint;
+        let views = views(layer, part, spec);
         let shape = part_shape(spec, layer, part).expect("only parts of the spec are looked for");
-        match stored::resolve(self.checkpoint, &name, shape, Kind::of(part), *quantisation) {
+        match stored::resolve(self.checkpoint, &views, shape, Kind::of(part), *quantisation) {
             Ok(stored) => {
                 let runs = [Some(stored.weights), stored.scales].into_iter().flatten();
                 self.used.extend(runs.map(|Run { file, offset, .. }| (file, offset)));
                 Ok(Some(stored))
             }
-            Err(TensorError { fault: TensorFault::Missing, .. }) => self.is_missing(name),
+            Err(TensorError { fault: TensorFault::Missing, tensor, .. }) => self.is_missing(tensor),
             Err(TensorError { fault: TensorFault::ScalesMissing { scales }, .. }) => {
                 self.is_missing(scales)
             }
@@ -141,7 +141,11 @@ impl Check<'_> {
 
     /// The tensors that nobody asked for and no family knows.
     fn unknown(&self) -> Vec<String> {
-        let asked = |place: &super::TensorPlace| self.used.contains(&(place.file, place.offset));
+        // A stack is used by its entries.
+        let asked = |place: &super::TensorPlace| {
+            let end = place.offset + place.bytes.max(1);
+            self.used.range((place.file, place.offset)..(place.file, end)).next().is_some()
+        };
         self.checkpoint
             .tensors()
             .filter(|(name, place)| !asked(place) && !self.blueprint.skipped.covers(name))

@@ -69,8 +69,16 @@ pub struct Dimensions {
     pub vocabulary: usize,
     /// Attention heads.
     pub heads: usize,
-    /// Rank of the cached latent.
+    /// Heads of keys and values; 0 with latent attention.
+    pub key_heads: usize,
+    /// Width of a head of keys; 0 with latent attention.
+    pub head_dim: usize,
+    /// Rank of the cached latent; 0 without.
     pub latent_rank: usize,
+    /// Layers in which a row sees only a window of positions.
+    pub window_layers: usize,
+    /// Positions of that window.
+    pub window: usize,
     /// Positions that an indexer keeps.
     pub index_top_k: usize,
     /// Rows of a dense layer's gate.
@@ -231,12 +239,23 @@ pub(super) fn dimensions(spec: &ModelSpec) -> Dimensions {
         ..Dimensions::default()
     };
     for layer in &spec.layers {
-        let AttentionSpec::Mla(mla) = &layer.attention;
-        found.heads = mla.heads;
-        found.latent_rank = mla.latent_rank;
-        if let IndexerUse::Full(indexer) = mla.indexer {
-            found.indexer_layers += 1;
-            found.index_top_k = indexer.top_k;
+        match &layer.attention {
+            AttentionSpec::Mla(mla) => {
+                found.heads = mla.heads;
+                found.latent_rank = mla.latent_rank;
+                if let IndexerUse::Full(indexer) = mla.indexer {
+                    found.indexer_layers += 1;
+                    found.index_top_k = indexer.top_k;
+                }
+            }
+            AttentionSpec::Gqa(gqa) => {
+                (found.heads, found.key_heads) = (gqa.heads, gqa.key_heads);
+                found.head_dim = gqa.head_dim;
+                if let Some(window) = gqa.window {
+                    found.window_layers += 1;
+                    found.window = window;
+                }
+            }
         }
         match &layer.ffn {
             FfnSpec::Dense { intermediate } => found.dense_intermediate = *intermediate,
@@ -250,6 +269,28 @@ pub(super) fn dimensions(spec: &ModelSpec) -> Dimensions {
         }
     }
     found
+}
+
+impl Dimensions {
+    /// Heads and what is kept of a position, in words.
+    fn attention(&self) -> String {
+        match self.latent_rank {
+            0 => {
+                format!("{} heads, {} of keys, width {}", self.heads, self.key_heads, self.head_dim)
+            }
+            rank => format!("{} heads, latent {rank}", self.heads),
+        }
+    }
+
+    /// Which positions a row looks at, in words.
+    fn sight(&self) -> String {
+        let of = format!("of {} layers", self.layers);
+        match (self.indexer_layers, self.window_layers) {
+            (0, 0) => "all positions before".to_string(),
+            (0, count) => format!("the last {} positions in {count} {of}", self.window),
+            (count, _) => format!("{} positions chosen in {count} {of}", self.index_top_k),
+        }
+    }
 }
 
 impl fmt::Display for Description {
@@ -268,15 +309,16 @@ impl fmt::Display for Description {
         line(f, "layers", kinds)?;
         let tied = if d.tied_head { ", tied head" } else { "" };
         line(f, "hidden", format!("{}, vocabulary {}{tied}", d.hidden, d.vocabulary))?;
-        line(f, "attention", format!("{} heads, latent {}", d.heads, d.latent_rank))?;
-        let indexer = match d.indexer_layers {
-            0 => "none (dense attention)".to_string(),
-            count => format!("{count} layers, {} positions kept", d.index_top_k),
-        };
-        line(f, "indexer", indexer)?;
-        let experts =
-            format!("{} of {} a layer, width {}", d.top_k, d.experts, d.expert_intermediate);
-        line(f, "experts", format!("{experts}, shared width {}", d.shared_intermediate))?;
+        line(f, "attention", d.attention())?;
+        line(f, "sees", d.sight())?;
+        if d.moe_layers > 0 {
+            let experts =
+                format!("{} of {} a layer, width {}", d.top_k, d.experts, d.expert_intermediate);
+            line(f, "experts", format!("{experts}, shared width {}", d.shared_intermediate))?;
+        }
+        if d.moe_layers < d.layers {
+            line(f, "dense layers", format!("width {}", d.dense_intermediate))?;
+        }
         line(f, "context", format!("{} tokens", d.context_max))?;
         line(f, "slices", d.slices.to_string())?;
         line(f, "weights", format!("{}, {} per token", self.weights, self.weights_per_token))?;

@@ -7,9 +7,10 @@
 //! several kinds become f32.
 
 use super::error::TensorFault;
-use super::rows::{is_floats, lay_out};
+use super::rows::is_floats;
 use super::stored::{Run, StoredTensor};
-use millstream_kernels::{FileMatrix, WeightFormat};
+use super::weave::lay_out_stored;
+use millstream_kernels::WeightFormat;
 use millstream_stages::load::{EXPERT_MATRICES, ExpertMatrix, ExpertShape};
 use millstream_stages::weights::{Extent, Staged};
 
@@ -129,8 +130,9 @@ impl LayerExperts {
                 ExpertMatrix::Gate | ExpertMatrix::Up => (of_slice.clone(), 0..shape.hidden),
                 ExpertMatrix::Down => (0..shape.hidden, of_slice.clone()),
             };
-            let file = plan.tensors[matrix as usize].in_file_layout(staged);
-            lay_out(&file, self.formats[matrix as usize], rows, cols, &mut out[range]);
+            let tensor = &plan.tensors[matrix as usize];
+            let (bytes, target) = (tensor.bytes(staged), self.formats[matrix as usize]);
+            lay_out_stored(&tensor.stored, bytes, target, rows, cols, &mut out[range]);
         }
         out[done..].fill(0);
     }
@@ -141,6 +143,8 @@ impl ExpertPlan {
         let mut runs: Vec<Run> =
             tensors.iter().flat_map(|t| [Some(t.weights), t.scales]).flatten().collect();
         runs.sort_by_key(|run| (run.file, run.offset));
+        // Gate and up may lie in one run.
+        runs.dedup();
         let mut extents: Vec<Extent> = Vec::new();
         for run in &runs {
             match extents.last_mut() {
@@ -171,17 +175,10 @@ impl ExpertPlan {
 }
 
 impl StagedTensor {
-    /// The tensor within what was read.
-    fn in_file_layout<'a>(&self, staged: Staged<'a>) -> FileMatrix<'a> {
-        let StoredTensor { format, rows, cols, weights, scales } = self.stored;
-        let scale_bytes = scales.map_or(0, |run| run.bytes);
-        let bytes = |at: StagedAt| &staged.extent(at.extent)[at.offset..];
-        FileMatrix {
-            format,
-            rows,
-            cols,
-            weights: &bytes(self.weights_at)[..weights.bytes],
-            scales: &bytes(self.scales_at)[..scale_bytes],
-        }
+    /// Weights and scales within what was read.
+    fn bytes<'a>(&self, staged: Staged<'a>) -> [&'a [u8]; 2] {
+        let run = |at: StagedAt, bytes: usize| &staged.extent(at.extent)[at.offset..][..bytes];
+        let scales = self.stored.scales.map_or(0, |run| run.bytes);
+        [run(self.weights_at, self.stored.weights.bytes), run(self.scales_at, scales)]
     }
 }

@@ -6,6 +6,7 @@
 //! | `shards.rs` | which files a model is in |
 //! | `directory.rs` | opens the files, knows where each tensor lies |
 //! | `stored.rs`, `colibri.rs` | one tensor as stored: format, weights, scales |
+//! | `weave.rs` | a tensor among the elements of another |
 //! | `rows.rs`, `experts.rs` | from stored rows and experts to the kernels' layout |
 //! | `drafts.rs` | the tensors for multi-token prediction, which no family describes |
 //! | `check.rs`, `slices.rs` | every tensor at open; the S that their formats allow |
@@ -39,6 +40,7 @@ mod slices;
 mod source;
 pub mod stamps;
 mod stored;
+mod weave;
 
 pub use directory::{Checkpoint, TensorPlace};
 pub use error::{OpenError, TensorError, TensorFault};

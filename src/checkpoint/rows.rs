@@ -9,6 +9,7 @@
 use super::directory::Checkpoint;
 use super::error::TensorFault;
 use super::stored::{Run, StoredTensor};
+use super::weave::{gather, lay_out_stored};
 use millstream_kernels::formats::bf16::bf16_to_f32;
 use millstream_kernels::formats::f16::f16_to_f32;
 use millstream_kernels::{FileMatrix, WeightFormat};
@@ -62,6 +63,11 @@ pub fn read_rows<'a>(
     weights: &'a mut Vec<u8>,
     scales: &'a mut Vec<u8>,
 ) -> Result<FileMatrix<'a>, TensorFault> {
+    if stored.weave.is_some() {
+        let whole = read_whole(checkpoint, stored)?;
+        gather(stored, [&whole[0], &whole[1]], rows.clone(), weights, scales);
+        return Ok(matrix(stored, rows.len(), weights, scales));
+    }
     let (run, scales_run) = (stored.weights_of(&rows), stored.scales_of(&rows));
     set_length(weights, run.bytes);
     checkpoint.read(run, weights)?;
@@ -70,6 +76,15 @@ pub fn read_rows<'a>(
         checkpoint.read(run, scales)?;
     }
     Ok(matrix(stored, rows.len(), weights, scales))
+}
+
+/// All bytes of a tensor's runs: weights, then scales.
+fn read_whole(checkpoint: &Checkpoint, stored: &StoredTensor) -> Result<[Vec<u8>; 2], TensorFault> {
+    let read = |run: Option<Run>| {
+        let mut bytes = vec![0; run.map_or(0, |run| run.bytes)];
+        run.map_or(Ok(()), |run| checkpoint.read(run, &mut bytes)).map(|()| bytes)
+    };
+    Ok([read(Some(stored.weights))?, read(stored.scales)?])
 }
 
 /// Makes a buffer so long, whatever is in it. Fresh memory is zeros without being written.
@@ -130,6 +145,11 @@ impl KeptRows {
         assert!(rows.end <= stored.rows && cols.end <= stored.cols, "{block:?} of {stored:?}");
         assert_eq!(out.len(), target.matrix_bytes(rows.len(), cols.len()), "{target}: {block:?}");
         if out.is_empty() {
+            return Ok(());
+        }
+        if stored.weave.is_some() {
+            let whole = read_whole(checkpoint, stored)?;
+            lay_out_stored(stored, [&whole[0], &whole[1]], target, rows, cols, out);
             return Ok(());
         }
         let whole_rows = cols == (0..stored.cols);
@@ -324,8 +344,14 @@ mod tests {
             Run { file: place.file, offset: place.offset, bytes: place.bytes as usize }
         };
         let scales_run = (!scales.is_empty()).then(|| run("w.qs"));
-        let stored =
-            StoredTensor { format, rows: ROWS, cols: COLS, weights: run("w"), scales: scales_run };
+        let stored = StoredTensor {
+            format,
+            rows: ROWS,
+            cols: COLS,
+            weights: run("w"),
+            scales: scales_run,
+            weave: None,
+        };
         Written { _directory: directory, checkpoint, stored, weights, scales }
     }
 

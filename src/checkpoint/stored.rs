@@ -16,7 +16,8 @@
 use super::colibri::{self, Sizes};
 use super::directory::{CONTAINER_SCALES, Checkpoint, TensorPlace};
 use super::error::{TensorError, TensorFault};
-use crate::families::Quantisation;
+use super::weave::Weave;
+use crate::families::{Quantisation, Share, View};
 use millstream_kernels::formats::{Scales, fp8, mxfp4};
 use millstream_kernels::{ScaleType, WeightFormat};
 use millstream_stages::ids::FileId;
@@ -45,10 +46,12 @@ pub struct StoredTensor {
     pub rows: usize,
     /// Columns.
     pub cols: usize,
-    /// The weights, [`WeightFormat::file_bytes`] of them.
+    /// The weights, [`WeightFormat::file_bytes`] of them; more where they are woven.
     pub weights: Run,
-    /// Their scales, for formats that have them: [`WeightFormat::file_scales`].
+    /// Their scales, for formats that have them: [`WeightFormat::file_scales`]; likewise.
     pub scales: Option<Run>,
+    /// How they lie among others in these runs; None where they are all that is there.
+    pub weave: Option<Weave>,
 }
 
 /// What a tensor may be stored as.
@@ -69,7 +72,8 @@ impl Kind {
     pub fn of(part: Part) -> Kind {
         match part {
             Part::ExpertGate(_) | Part::ExpertUp(_) | Part::ExpertDown(_) => Kind::Expert,
-            Part::Router => Kind::Floats,
+            Part::Router | Part::SharedScore => Kind::Floats,
+            Part::ExpertGateBiases | Part::ExpertUpBiases | Part::ExpertDownBiases => Kind::Floats,
             _ if is_vector(part) => Kind::Vector,
             _ => Kind::Matrix,
         }
@@ -80,26 +84,46 @@ impl Kind {
     }
 }
 
-/// Finds a tensor and checks its type, shape `[rows, cols]` (`[cols]` for a vector) and size.
+/// Finds a part, in the first of its views that is there, and checks type, shape `[rows, cols]`
+/// (`[cols]` for a vector) and size.
 ///
 /// # Errors
 /// When tensor or scales are missing, or of another type, shape or size; the message names the file.
+/// A missing one is called by the name of the first view.
+///
+/// # Panics
+/// When there is no view.
 pub fn resolve(
     checkpoint: &Checkpoint,
-    name: &str,
+    views: &[View],
     [rows, cols]: [usize; 2],
     kind: Kind,
     scheme: Quantisation,
 ) -> Result<StoredTensor, TensorError> {
-    let finder = Finder { checkpoint, name, rows, cols, kind };
+    let there = |view: &&View| !view.holders(checkpoint).is_empty();
+    let view = views.iter().find(there).unwrap_or(&views[0]);
+    let name = view.name.as_str();
+    let finder = Finder { checkpoint, view, name, rows, cols, kind };
     let Some(place) = checkpoint.tensor(name) else { return finder.mxfp4_pair() };
     let scales = format!("{name}{CONTAINER_SCALES}");
     match checkpoint.tensor(&scales) {
-        Some(found) => finder.container(place, &scales, found),
+        Some(found) if view.is_whole() => finder.container(place, &scales, found),
         None if place.dtype == Dtype::U8 && place.shape.lengths().len() == 1 => {
             finder.fail(place, TensorFault::ScalesMissing { scales })
         }
-        None => finder.plain(place, scheme),
+        _ => finder.plain(place, scheme),
+    }
+}
+
+impl View {
+    /// The tensors that hold it, or its weights and their scales: those that are there.
+    pub fn holders<'c>(&self, checkpoint: &'c Checkpoint) -> Vec<&'c TensorPlace> {
+        let there = |end: &&str| checkpoint.tensor(&format!("{}{end}", self.name));
+        let whole: Vec<_> = [""].iter().filter_map(|end| there(&end)).collect();
+        let pairs = [["_packed", "_scale"], ["_blocks", "_scales"]];
+        let pair =
+            |ends: &[&str; 2]| -> Vec<_> { ends.iter().filter_map(|end| there(&end)).collect() };
+        if whole.is_empty() { pairs.iter().flat_map(pair).collect() } else { whole }
     }
 }
 
@@ -107,6 +131,7 @@ pub fn resolve(
 #[derive(Clone, Copy)]
 struct Finder<'a> {
     checkpoint: &'a Checkpoint,
+    view: &'a View,
     name: &'a str,
     rows: usize,
     cols: usize,
@@ -120,12 +145,16 @@ impl Finder<'_> {
         place: &TensorPlace,
         scheme: Quantisation,
     ) -> Result<StoredTensor, TensorError> {
-        let &Finder { checkpoint, name, rows, cols, kind } = self;
+        let &Finder { checkpoint, name, rows, cols, kind, .. } = self;
         match kind {
             Kind::Vector => self.check_shape(name, place, &[cols])?,
             Kind::Floats | Kind::Matrix | Kind::Expert => {
-                self.check_shape(name, place, &[rows, cols])?;
+                self.check_shape(name, place, &self.holder_shape())?;
             }
+        }
+        if !self.view.is_whole() && !matches!(place.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
+            let readable = "F32, BF16 and F16, or MXFP4 blocks, within a stack";
+            return self.fail(place, TensorFault::Dtype { found: place.dtype, readable });
         }
         let stored = match place.dtype {
             Dtype::F32 => self.tensor(WeightFormat::F32, place, None),
@@ -170,7 +199,7 @@ impl Finder<'_> {
         scales_name: &str,
         scales: &TensorPlace,
     ) -> Result<StoredTensor, TensorError> {
-        let &Finder { checkpoint, name, rows, cols, kind } = self;
+        let &Finder { checkpoint, name, rows, cols, kind, .. } = self;
         if kind.is_floats() {
             let found = format!("{:?} with scales \"{scales_name}\"", place.dtype);
             return self.fail(place, TensorFault::NotFloats { found });
@@ -195,11 +224,16 @@ impl Finder<'_> {
 
     /// A matrix that is there as a pair of nibbles and scales, under names of their own.
     fn mxfp4_pair(&self) -> Result<StoredTensor, TensorError> {
-        let &Finder { checkpoint, name, rows, cols, kind } = self;
+        let &Finder { checkpoint, name, cols, kind, .. } = self;
         let blocks = cols / mxfp4::GROUP;
+        // Blocks are never transposed: the summed dimension is the last one.
+        let stacked = View { transposed: false, ..self.view.clone() };
+        let finder = Finder { view: &stacked, ..*self };
+        let of_rows = finder.holder_shape();
+        let rows = &of_rows[..of_rows.len() - 1];
         let layouts = [
-            ("_packed", "_scale", vec![rows, cols / 2]),
-            ("_blocks", "_scales", vec![rows, blocks, mxfp4::GROUP / 2]),
+            ("_packed", "_scale", [rows, &[cols / 2]].concat()),
+            ("_blocks", "_scales", [rows, &[blocks, mxfp4::GROUP / 2]].concat()),
         ];
         for (suffix, scales, shape) in layouts {
             let packed = format!("{name}{suffix}");
@@ -218,11 +252,19 @@ impl Finder<'_> {
                 return Err(error(checkpoint, &packed, place, fault));
             }
             let scales = format!("{name}{scales}");
-            let (scales, _) = self.scales(place, &scales, &[rows, blocks], SCALES_OF_MXFP4)?;
-            return Ok(self.tensor(WeightFormat::Mxfp4, place, Some(scales)));
+            let shape = [rows, &[blocks]].concat();
+            let (scales, _) = self.scales(place, &scales, &shape, SCALES_OF_MXFP4)?;
+            return Ok(finder.tensor(WeightFormat::Mxfp4, place, Some(scales)));
         }
         let file = checkpoint.directory().display().to_string();
         Err(TensorError { file, tensor: name.to_string(), fault: TensorFault::Missing })
+    }
+
+    /// The shape of the tensor in the file, entries first.
+    fn holder_shape(&self) -> Vec<usize> {
+        let View { entry, share, transposed, .. } = *self.view;
+        let shape = View::holder([self.rows, self.cols], share, transposed);
+        entry.map(|(_, count)| count).into_iter().chain(shape).collect()
     }
 
     fn tensor(
@@ -232,13 +274,35 @@ impl Finder<'_> {
         scales: Option<&TensorPlace>,
     ) -> StoredTensor {
         let (rows, cols) = (self.rows, self.cols);
-        let stored =
-            StoredTensor { format, rows, cols, weights: run(weights), scales: scales.map(run) };
+        let weave = Weave::of(self.view, [rows, cols]);
+        let [weights, scales] = [Some(weights), scales].map(|place| place.map(|p| self.share(p)));
+        let weights = weights.expect("given");
+        let stored = StoredTensor { format, rows, cols, weights, scales, weave };
+        // Two woven tensors share a run.
+        let times = if self.view.share != Share::All && weave.is_some() { 2 } else { 1 };
         let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);
-        assert_eq!(stored.weights.bytes, format.file_bytes(rows, cols), "checked by shape or size");
+        let expected = times * format.file_bytes(rows, cols);
+        assert_eq!(stored.weights.bytes, expected, "checked by shape or size");
         let found = stored.scales.map_or(0, |run| run.bytes);
-        assert_eq!(found, format.file_scales(rows, cols) * scale_bytes, "checked by shape or size");
+        let expected = times * format.file_scales(rows, cols) * scale_bytes;
+        assert_eq!(found, expected, "checked by shape or size");
         stored
+    }
+
+    /// The run of a tensor that holds what is looked for: all of it, an entry, or half of that.
+    fn share(&self, place: &TensorPlace) -> Run {
+        let mut run = run(place);
+        if let Some((index, count)) = self.view.entry {
+            let bytes = run.bytes / count;
+            run = run.part(index * bytes, bytes);
+        }
+        match self.view.share {
+            Share::HalfOfRows(half) if !self.view.transposed => {
+                let bytes = run.bytes / 2;
+                run.part(half * bytes, bytes)
+            }
+            _ => run,
+        }
     }
 
     fn scales(
@@ -332,9 +396,11 @@ impl Run {
 }
 
 impl StoredTensor {
-    /// Bytes in the files, scales included.
+    /// Bytes in the files, scales included; what others have in the same runs isn't counted.
     pub fn bytes(&self) -> usize {
-        self.weights.bytes + self.scales.map_or(0, |run| run.bytes)
+        let all = self.weights.bytes + self.scales.map_or(0, |run| run.bytes);
+        let own = self.format.file_bytes(self.rows, self.cols);
+        if self.weave.is_some() && own < self.weights.bytes { all / 2 } else { all }
     }
 
     /// Rows at whose multiples a run of rows may start: the height of what shares a scale.
@@ -350,6 +416,7 @@ impl StoredTensor {
     /// # Panics
     /// If there are no such rows.
     pub fn weights_of(&self, rows: &Range<usize>) -> Run {
+        assert!(self.weave.is_none(), "the rows of {self:?} are no run");
         let row_bytes = self.format.file_bytes(1, self.cols);
         self.weights.part(rows.start * row_bytes, rows.len() * row_bytes)
     }

@@ -8,7 +8,7 @@ use super::options::{Class, Options};
 use super::rows::SourceTensor;
 use crate::checkpoint::drafts::{DraftTensor, draft_layers, draft_tensors, layer_prefix};
 use crate::checkpoint::{Kind, ModelFiles, TensorPlace, resolve};
-use crate::families::Blueprint;
+use crate::families::{Blueprint, View};
 use millstream_stages::ids::LayerId;
 use millstream_stages::weights::Part;
 use safetensors::Dtype;
@@ -49,8 +49,9 @@ pub fn drafts(
             let outcome = expected(&known, &name, place).and_then(|expected| {
                 let Expected { shape, kind, class } = expected;
                 let quantisation = files.blueprint.quantisation;
-                let stored = resolve(&files.checkpoint, &name, shape, kind, quantisation)
-                    .map_err(|error| error.to_string())?;
+                let stored =
+                    resolve(&files.checkpoint, &[View::whole(&name)], shape, kind, quantisation)
+                        .map_err(|error| error.to_string())?;
                 let target = options.target(class, stored.format);
                 Ok(SourceTensor { name: name.clone(), stored, target })
             });

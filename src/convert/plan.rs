@@ -49,7 +49,12 @@ pub struct ClassTotal {
 pub fn class_of(part: Part) -> Class {
     match part {
         Part::Embedding | Part::Head => Class::Io,
-        Part::Router | Part::IndexWeights => Class::Kept,
+        Part::Router
+        | Part::IndexWeights
+        | Part::SharedScore
+        | Part::ExpertGateBiases
+        | Part::ExpertUpBiases
+        | Part::ExpertDownBiases => Class::Kept,
         _ if is_vector(part) => Class::Kept,
         _ => Class::Dense,
     }

@@ -7,18 +7,44 @@
 
 pub mod config;
 mod config_fault;
+mod deepseek_v3;
+mod glm4_moe;
 mod glm_moe_dsa;
+mod gpt_oss;
+mod grouped;
 mod hub_names;
+mod latent;
+mod llama;
+mod minimax_m2;
+mod mixtral;
+mod olmoe;
+mod qwen2_moe;
+mod qwen3_moe;
+mod shared;
+mod view;
 
 pub use config::ConfigReader;
 pub use config_fault::{ConfigError, ConfigFault, shorten};
+
+pub use view::{Share, View};
 
 use millstream_stages::ids::LayerId;
 use millstream_stages::spec::ModelSpec;
 use millstream_stages::weights::Part;
 
 /// All families that this build can run. To add one: a file, and a line here.
-pub const FAMILIES: &[&dyn Family] = &[&glm_moe_dsa::GlmMoeDsa];
+pub const FAMILIES: &[&dyn Family] = &[
+    &deepseek_v3::DeepseekV3,
+    &glm4_moe::Glm4Moe,
+    &glm_moe_dsa::GlmMoeDsa,
+    &gpt_oss::GptOss,
+    &llama::Llama,
+    &minimax_m2::MinimaxM2,
+    &mixtral::Mixtral,
+    &olmoe::Olmoe,
+    &qwen2_moe::Qwen2Moe,
+    &qwen3_moe::Qwen3Moe,
+];
 
 /// A model family.
 pub trait Family: Sync {
@@ -47,6 +73,9 @@ pub struct Blueprint {
     /// How a tensor is called in the checkpoint; the layer is None for [`Part::Embedding`],
     /// [`Part::FinalNorm`] and [`Part::Head`].
     pub tensor_name: fn(Option<LayerId>, Part) -> String,
+    /// Where a part may lie in a checkpoint, the likeliest place first; the first that is there
+    /// counts.
+    pub views: fn(Option<LayerId>, Part, &ModelSpec) -> Vec<View>,
     /// Tokens with a meaning of their own.
     pub tokens: SpecialTokens,
     /// How quantised tensors of the checkpoint are scaled.
@@ -134,14 +163,14 @@ mod tests {
 
     #[test]
     fn unknown_family_is_refused_with_the_list_of_known_ones() {
-        let config = ConfigReader::parse("config.json", b"{\"model_type\":\"llama\"}").unwrap();
+        let config = ConfigReader::parse("config.json", b"{\"model_type\":\"bert\"}").unwrap();
         let message = blueprint(&config, &|_| true).unwrap_err().to_string();
         for family in FAMILIES {
             for name in family.model_types() {
                 assert!(message.contains(name), "{message}");
             }
         }
-        assert!(message.contains("llama"), "{message}");
+        assert!(message.contains("bert"), "{message}");
     }
 
     #[test]

@@ -8,6 +8,15 @@ use crate::spec::{GateScore, MoeSpec};
 use crate::wave::Routing;
 use millstream_kernels::{Kernels, math};
 
+/// The biases of a gate, one for each expert.
+#[derive(Clone, Debug, Default)]
+pub struct GateBiases {
+    /// On the logits.
+    pub logits: Option<Vec<f32>>,
+    /// Takes part in the choice only.
+    pub choice: Option<Vec<f32>>,
+}
+
 /// The choice of one row and its working memory.
 pub struct Chooser {
     scores: Vec<f32>,
@@ -31,14 +40,11 @@ impl Chooser {
     }
 
     /// Fills `scores` and `chosen` (by falling biased score) from a row's logits.
-    pub fn choose(
-        &mut self,
-        moe: &MoeSpec,
-        logits: &[f32],
-        bias: Option<&[f32]>,
-        kernels: Kernels,
-    ) {
+    pub fn choose(&mut self, moe: &MoeSpec, logits: &[f32], biases: &GateBiases, kernels: Kernels) {
         self.scores.copy_from_slice(logits);
+        if let Some(bias) = &biases.logits {
+            kernels.add(bias, &mut self.scores);
+        }
         match moe.gate.score {
             GateScore::Sigmoid => self.scores.iter_mut().for_each(|s| *s = math::sigmoid(*s)),
             GateScore::Softmax => {
@@ -47,7 +53,7 @@ impl Chooser {
             }
         }
         self.biased.copy_from_slice(&self.scores);
-        if let Some(bias) = bias {
+        if let Some(bias) = &biases.choice {
             kernels.add(bias, &mut self.biased);
         }
         // A NaN (from weights that overflow) must not break the order: it is chosen last.
@@ -122,7 +128,7 @@ fn largest(scores: &[f32], count: usize, chosen: &mut Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::GateSpec;
+    use crate::spec::{Activation, GateSpec};
 
     #[test]
     fn equal_scores_choose_the_lower_id() {
@@ -135,18 +141,29 @@ mod tests {
     fn infinite_biases_choose_experts_and_break_nothing() {
         let gate = GateSpec {
             score: GateScore::Sigmoid,
+            logit_bias: false,
             bias: true,
             groups: 2,
             groups_kept: 1,
             normalise: true,
             scale: 1.0,
         };
-        let moe = MoeSpec { experts: 4, top_k: 2, intermediate: 8, shared_intermediate: 0, gate };
+        let moe = MoeSpec {
+            experts: 4,
+            top_k: 2,
+            intermediate: 8,
+            shared_intermediate: 0,
+            shared_score: false,
+            activation: Activation::Silu,
+            expert_bias: false,
+            gate,
+        };
         let mut chooser = Chooser::new(&moe);
         let kernels =
             Kernels::new(millstream_kernels::Isa::Scalar).expect("scalar runs everywhere");
-        let bias = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1.0];
-        chooser.choose(&moe, &[0.5, f32::NAN, 0.1, 0.2], Some(&bias), kernels);
+        let bias = vec![f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1.0];
+        let biases = GateBiases { choice: Some(bias), logits: None };
+        chooser.choose(&moe, &[0.5, f32::NAN, 0.1, 0.2], &biases, kernels);
         assert_eq!(chooser.chosen.len(), 2);
     }
 }

@@ -1,14 +1,15 @@
 //! Combine(L): the ordered sum of a layer's results, and the residual.
 //!
 //! Each finished chunk is folded in, experts in ascending id as `sum = fma(weight, result, sum)`;
-//! after the last chunk the shared expert is added, then the residual stream (docs/determinism.md,
-//! rule 4). A wave with chunks left goes back to the prefetcher.
+//! after the last chunk the shared expert is added, times its score where it has one, then the residual
+//! stream (docs/determinism.md, rule 4). A wave with chunks left goes back to the prefetcher.
 
 use crate::ids::LayerId;
 use crate::queue::faults::{self, Fault};
+use crate::spec::ModelSpec;
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
 use crate::wave::Wave;
-use millstream_kernels::Kernels;
+use millstream_kernels::{Floats, Kernels, math};
 
 /// The ordered sum of one layer.
 pub struct Combine {
@@ -16,14 +17,22 @@ pub struct Combine {
     hidden: usize,
     routed: bool,
     shared: bool,
+    /// `[hidden]`: what scores the shared expert.
+    shared_score: Option<Vec<f32>>,
     last: bool,
 }
 
 impl Combine {
-    /// The actor of one layer: `routed` if it has routed experts, `shared` if it has a unit that
-    /// all rows pass, `last` if the head comes next.
-    pub fn new(layer: LayerId, hidden: usize, routed: bool, shared: bool, last: bool) -> Combine {
-        Combine { layer, hidden, routed, shared, last }
+    /// The actor of one layer: `shared` if it has a unit that all rows pass, and what scores it.
+    pub fn new(
+        layer: LayerId,
+        spec: &ModelSpec,
+        shared: bool,
+        shared_score: Option<Vec<f32>>,
+    ) -> Combine {
+        let routed = spec.layers[layer.index()].moe().is_some();
+        let last = layer.index() + 1 == spec.layers.len();
+        Combine { layer, hidden: spec.hidden, routed, shared, shared_score, last }
     }
 
     /// Adds the results of the present chunk to the sum.
@@ -50,6 +59,13 @@ impl Combine {
         if !self.routed {
             kernels.add(&wave.shared[all], &mut wave.x[all]);
             return;
+        }
+        if let Some(score) = &self.shared_score {
+            let rows = wave.h[all].chunks(self.hidden);
+            for (h, shared) in rows.zip(wave.shared[all].chunks_mut(self.hidden)) {
+                let score = math::sigmoid(kernels.dot(Floats::F32(score), h));
+                kernels.scale(score, shared);
+            }
         }
         if self.shared {
             kernels.add(&wave.shared[all], &mut wave.sum[all]);

@@ -7,7 +7,7 @@
 //! the layers in between will add to the state. Instead of gates a recording of an earlier run can
 //! be asked, which is always right where the run repeats it: the limit of what guessing can gain.
 
-use crate::choose::Chooser;
+use crate::choose::{Chooser, GateBiases};
 use crate::compute::{Compute, Product};
 use crate::ids::{ExpertId, LayerId, Tag};
 use crate::placed::PlacedRows;
@@ -61,8 +61,8 @@ pub struct GateView {
     pub moe: MoeSpec,
     /// Its router's weights, in its arena.
     pub gate: PlacedRows,
-    /// Its router's bias.
-    pub bias: Option<Vec<f32>>,
+    /// Its router's biases.
+    pub biases: GateBiases,
     /// The norm before its FFN.
     pub norm: Vec<f32>,
     /// That norm's epsilon.
@@ -209,7 +209,7 @@ fn ask_gate(
     compute.rows_times(&view.arena, rows, product);
     for row in 0..rows {
         let logits = &logits[row * view.moe.experts..(row + 1) * view.moe.experts];
-        chooser.choose(&view.moe, logits, view.bias.as_deref(), compute.kernels);
+        chooser.choose(&view.moe, logits, &view.biases, compute.kernels);
         for (rank, &expert) in chooser.chosen.iter().enumerate() {
             ranked[rank * rows + row] = expert;
         }

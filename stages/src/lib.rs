@@ -50,6 +50,8 @@ pub mod prefetch;
 #[cfg(not(loom))]
 pub mod quantised;
 #[cfg(not(loom))]
+pub mod rope;
+#[cfg(not(loom))]
 mod router;
 #[cfg(not(loom))]
 pub mod seat;

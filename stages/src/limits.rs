@@ -3,7 +3,7 @@
 //! `Limits` is made once at start from the model, the plan and the user's flags, and printed. No
 //! queue, buffer or table of the data path grows past what it says, so nothing allocates later.
 
-use crate::spec::{AttentionSpec, ModelSpec};
+use crate::spec::{AttentionSpec, IndexerUse, ModelSpec};
 use std::fmt;
 
 /// Positions per KV block: softmax runs within a block and blocks are merged left to right, so
@@ -98,12 +98,16 @@ impl Limits {
 
     /// f32 elements of KV that one position of one layer needs.
     pub fn kv_width(attention: &AttentionSpec) -> usize {
-        let AttentionSpec::Mla(mla) = attention;
-        let index = match &mla.indexer {
-            crate::spec::IndexerUse::Full(indexer) => indexer.dim,
-            _ => 0,
-        };
-        mla.latent_rank + mla.rope_dim + index
+        match attention {
+            AttentionSpec::Mla(mla) => {
+                let index = match &mla.indexer {
+                    IndexerUse::Full(indexer) => indexer.dim,
+                    IndexerUse::Dense | IndexerUse::Shared => 0,
+                };
+                mla.latent_rank + mla.rope_dim + index
+            }
+            AttentionSpec::Gqa(gqa) => 2 * gqa.key_heads * gqa.head_dim,
+        }
     }
 
     /// Bytes of KV over all layers and pages.

@@ -10,8 +10,9 @@ use crate::ids::LayerId;
 use crate::limits::Limits;
 use crate::load::ExpertShape;
 use crate::placed::PlacedUnit;
+use crate::spec::{Activation, ModelSpec};
 use crate::stage::{ActorId, Arrival, Message, Outbox, SeatContext, Stage, StageKind};
-use crate::unit::{LeasedUnit, ResidentUnit};
+use crate::unit::{ExpertBiases, LeasedUnit, ResidentUnit};
 use crate::wave::Wave;
 use millstream_topology::arena::{LayerArena, ReadLease};
 use std::sync::Arc;
@@ -19,6 +20,14 @@ use std::sync::Arc;
 /// Rows of a wave up to which the experts that are there are computed in one batch of jobs. With more
 /// rows an expert is enough work by itself, and several would outgrow the buffers.
 const GROUPED_ROWS_MAX: usize = 32;
+
+/// What a layer's units need beside the experts in their slots, placed.
+pub struct LayerUnits {
+    /// The shared expert, or the whole of a dense layer.
+    pub resident: Option<PlacedUnit>,
+    /// Of the routed experts.
+    pub biases: Option<ExpertBiases>,
+}
 
 /// The experts of one layer, or its dense unit.
 pub struct Matmul {
@@ -28,7 +37,10 @@ pub struct Matmul {
     resident: Option<PlacedUnit>,
     /// It has the experts' shape and can be computed with them in one batch.
     resident_joins: bool,
+    /// What joins gate and up, of experts and of the resident unit.
+    activation: Activation,
     shape: Option<ExpertShape>,
+    biases: Option<ExpertBiases>,
     arena: Arc<LayerArena>,
     /// Waves whose chunk isn't complete, by wave index.
     waiting: Vec<Option<Box<Wave>>>,
@@ -38,18 +50,31 @@ impl Matmul {
     /// The actor of one layer. `shape` is that of the layer's routed experts, none if dense.
     pub fn new(
         layer: LayerId,
-        hidden: usize,
+        spec: &ModelSpec,
         limits: &Limits,
-        resident: Option<PlacedUnit>,
+        LayerUnits { resident, biases }: LayerUnits,
         shape: Option<ExpertShape>,
         arena: Arc<LayerArena>,
     ) -> Matmul {
+        let moe = spec.layers[layer.index()].moe();
+        let activation = moe.map_or(Activation::Silu, |moe| moe.activation);
+        let hidden = spec.hidden;
         let waiting = (0..limits.waves_max).map(|_| None).collect();
         let resident_joins = resident.as_ref().zip(shape.as_ref()).is_some_and(|(unit, shape)| {
             let formats = [unit.gate(&arena, 0), unit.up(&arena, 0), unit.down(&arena, 0)];
             unit.slice_width == shape.slice_width() && formats.map(|w| w.format()) == shape.formats
         });
-        Matmul { layer, hidden, resident, resident_joins, shape, arena, waiting }
+        Matmul {
+            layer,
+            hidden,
+            resident,
+            resident_joins,
+            activation,
+            shape,
+            biases,
+            arena,
+            waiting,
+        }
     }
 
     /// Bytes of what waits in one layer.
@@ -117,7 +142,8 @@ impl Matmul {
     /// The shared expert or the dense unit, for all rows.
     fn resident_unit(&self, wave: &mut Wave, compute: &mut Compute) {
         if let Some(unit) = &self.resident {
-            let unit = ResidentUnit { arena: &self.arena, unit };
+            let activation = self.activation;
+            let unit = ResidentUnit { arena: &self.arena, unit, activation };
             let units = [GatedUnit { weights: &unit, rows: ChosenRows::First(wave.rows.len()) }];
             let Wave { h, shared, .. } = wave;
             compute.gated_units(&units, h, self.hidden, &mut |_, result| {
@@ -139,11 +165,16 @@ impl Matmul {
         let map = compute.map.clone();
         // Places past the last lease repeat it; nothing looks at them.
         let at = |index: usize| &leases[index.min(leases.len() - 1)];
-        let leased: [LeasedUnit<'_>; UNITS_MAX] =
-            std::array::from_fn(|index| LeasedUnit { lease: &at(index).1, shape, map: &map });
-        let resident = resident.map(|unit| ResidentUnit { arena: &self.arena, unit });
-        let before = usize::from(resident.is_some());
+        let activation = self.activation;
         let Wave { rows, routing, results, h, computed, chunk, shared, .. } = wave;
+        let leased: [LeasedUnit<'_>; UNITS_MAX] = std::array::from_fn(|index| {
+            let (union_index, lease) = at(index);
+            let expert = routing.union[*union_index as usize].expert;
+            let biases = self.biases.as_ref().map(|biases| biases.of(expert, shape));
+            LeasedUnit { lease, shape, map: &map, activation, biases }
+        });
+        let resident = resident.map(|unit| ResidentUnit { arena: &self.arena, unit, activation });
+        let before = usize::from(resident.is_some());
         let units: [GatedUnit<'_>; UNITS_MAX] = std::array::from_fn(|index| match &resident {
             Some(weights) if index == 0 => {
                 GatedUnit { weights, rows: ChosenRows::First(rows.len()) }

@@ -4,7 +4,9 @@
 //! checks every file against these lists; the shapes are those documented at [`Part`].
 
 use crate::ids::{ExpertId, LayerId};
-use crate::spec::{AttentionSpec, FfnSpec, IndexerUse, LayerSpec, ModelSpec};
+use crate::spec::{
+    AttentionSpec, FfnSpec, GqaSpec, IndexerUse, LayerSpec, MlaSpec, ModelSpec, QueryKeyNorm,
+};
 use crate::weights::Part;
 
 /// The tensors of a model that stay in memory, in the order in which they are used.
@@ -27,30 +29,56 @@ pub fn expert_parts(expert: ExpertId) -> [Part; 3] {
 }
 
 fn layer_parts(layer: &LayerSpec) -> Vec<Part> {
-    let AttentionSpec::Mla(mla) = &layer.attention;
-    let mut parts = vec![Part::InputNorm, Part::QueryDown, Part::QueryNorm, Part::QueryUp];
-    parts.extend([Part::LatentDown, Part::LatentNorm, Part::LatentUp, Part::Output]);
-    if mla.bias {
-        parts.extend([Part::QueryDownBias, Part::LatentDownBias, Part::OutputBias]);
-    }
-    if let IndexerUse::Full(_) = mla.indexer {
-        parts.extend([Part::IndexQuery, Part::IndexKey, Part::IndexWeights]);
-        parts.extend([Part::IndexKeyNorm, Part::IndexKeyNormBias]);
+    let mut parts = vec![Part::InputNorm];
+    match &layer.attention {
+        AttentionSpec::Mla(mla) => latent_parts(mla, &mut parts),
+        AttentionSpec::Gqa(gqa) => grouped_parts(gqa, &mut parts),
     }
     parts.push(Part::PostNorm);
     match &layer.ffn {
         FfnSpec::Dense { .. } => parts.extend([Part::DenseGate, Part::DenseUp, Part::DenseDown]),
         FfnSpec::Moe(moe) => {
             parts.push(Part::Router);
-            if moe.gate.bias {
-                parts.push(Part::RouterBias);
-            }
-            if moe.shared_intermediate > 0 {
-                parts.extend([Part::SharedGate, Part::SharedUp, Part::SharedDown]);
-            }
+            let mut add = |there: bool, some: &[Part]| parts.extend(some.iter().filter(|_| there));
+            add(moe.gate.logit_bias, &[Part::RouterLogitBias]);
+            add(moe.gate.bias, &[Part::RouterBias]);
+            add(moe.expert_bias, &EXPERT_BIASES);
+            let shared = moe.shared_intermediate > 0;
+            add(shared, &[Part::SharedGate, Part::SharedUp, Part::SharedDown]);
+            add(shared && moe.shared_score, &[Part::SharedScore]);
         }
     }
     parts
+}
+
+/// The biases of a layer's routed experts, in the order gate, up, down.
+pub const EXPERT_BIASES: [Part; 3] =
+    [Part::ExpertGateBiases, Part::ExpertUpBiases, Part::ExpertDownBiases];
+
+fn latent_parts(mla: &MlaSpec, parts: &mut Vec<Part>) {
+    match mla.query_rank {
+        Some(_) => parts.extend([Part::QueryDown, Part::QueryNorm, Part::QueryUp]),
+        None => parts.push(Part::Query),
+    }
+    parts.extend([Part::LatentDown, Part::LatentNorm, Part::LatentUp, Part::Output]);
+    if mla.bias {
+        parts.extend(mla.query_rank.map(|_| Part::QueryDownBias));
+        parts.extend([Part::LatentDownBias, Part::OutputBias]);
+    }
+    if let IndexerUse::Full(_) = mla.indexer {
+        parts.extend([Part::IndexQuery, Part::IndexKey, Part::IndexWeights]);
+        parts.extend([Part::IndexKeyNorm, Part::IndexKeyNormBias]);
+    }
+}
+
+fn grouped_parts(gqa: &GqaSpec, parts: &mut Vec<Part>) {
+    parts.extend([Part::Query, Part::Key, Part::Value, Part::Output]);
+    let mut add = |there: bool, some: &[Part]| parts.extend(some.iter().filter(|_| there));
+    add(gqa.bias, &[Part::QueryBias, Part::KeyBias, Part::ValueBias]);
+    add(gqa.output_bias, &[Part::OutputBias]);
+    let normed = gqa.query_key_norm != QueryKeyNorm::None;
+    add(normed, &[Part::QueryHeadsNorm, Part::KeyHeadsNorm]);
+    add(gqa.sinks, &[Part::Sinks]);
 }
 
 /// A part's shape as rows and columns; vectors have one row. None when the model has no such
@@ -70,30 +98,62 @@ pub fn part_shape(spec: &ModelSpec, layer: Option<LayerId>, part: Part) -> Optio
 }
 
 fn attention_shape(layer: &LayerSpec, hidden: usize, part: Part) -> Option<[usize; 2]> {
-    let AttentionSpec::Mla(mla) = &layer.attention;
+    match (&layer.attention, part) {
+        (_, Part::InputNorm | Part::PostNorm) => Some([1, hidden]),
+        (AttentionSpec::Mla(mla), part) => latent_shape(mla, hidden, part),
+        (AttentionSpec::Gqa(gqa), part) => grouped_shape(gqa, hidden, part),
+    }
+}
+
+fn latent_shape(mla: &MlaSpec, hidden: usize, part: Part) -> Option<[usize; 2]> {
     let indexer = match mla.indexer {
         IndexerUse::Full(indexer) => Some(indexer),
         IndexerUse::Dense | IndexerUse::Shared => None,
     };
     let query_rank = mla.query_rank;
+    let query_width = mla.heads * (mla.nope_dim + mla.rope_dim);
     let latent_and_rope = mla.latent_rank + mla.rope_dim;
     let biased = |len: usize| mla.bias.then_some([1, len]);
     match part {
-        Part::InputNorm | Part::PostNorm => Some([1, hidden]),
-        Part::QueryDown => Some([query_rank, hidden]),
-        Part::QueryDownBias => biased(query_rank),
-        Part::QueryNorm => Some([1, query_rank]),
-        Part::QueryUp => Some([mla.heads * (mla.nope_dim + mla.rope_dim), query_rank]),
+        Part::Query => query_rank.is_none().then_some([query_width, hidden]),
+        Part::QueryDown => query_rank.map(|rank| [rank, hidden]),
+        Part::QueryDownBias => query_rank.and_then(biased),
+        Part::QueryNorm => query_rank.map(|rank| [1, rank]),
+        Part::QueryUp => query_rank.map(|rank| [query_width, rank]),
         Part::LatentDown => Some([latent_and_rope, hidden]),
         Part::LatentDownBias => biased(latent_and_rope),
         Part::LatentNorm => Some([1, mla.latent_rank]),
         Part::LatentUp => Some([mla.heads * (mla.nope_dim + mla.value_dim), mla.latent_rank]),
         Part::Output => Some([hidden, mla.heads * mla.value_dim]),
         Part::OutputBias => biased(hidden),
-        Part::IndexQuery => indexer.map(|indexer| [indexer.heads * indexer.dim, query_rank]),
+        // An indexer reads the query's low rank, or the state itself where there is none.
+        Part::IndexQuery => {
+            indexer.map(|indexer| [indexer.heads * indexer.dim, query_rank.unwrap_or(hidden)])
+        }
         Part::IndexKey => indexer.map(|indexer| [indexer.dim, hidden]),
         Part::IndexKeyNorm | Part::IndexKeyNormBias => indexer.map(|indexer| [1, indexer.dim]),
         Part::IndexWeights => indexer.map(|indexer| [indexer.heads, hidden]),
+        _ => None,
+    }
+}
+
+fn grouped_shape(gqa: &GqaSpec, hidden: usize, part: Part) -> Option<[usize; 2]> {
+    let (queries, keys) = (gqa.heads * gqa.head_dim, gqa.key_heads * gqa.head_dim);
+    let normed = |all: usize| match gqa.query_key_norm {
+        QueryKeyNorm::None => None,
+        QueryKeyNorm::EachHead => Some([1, gqa.head_dim]),
+        QueryKeyNorm::AllHeads => Some([1, all]),
+    };
+    match part {
+        Part::Query => Some([queries, hidden]),
+        Part::Key | Part::Value => Some([keys, hidden]),
+        Part::QueryBias => gqa.bias.then_some([1, queries]),
+        Part::KeyBias | Part::ValueBias => gqa.bias.then_some([1, keys]),
+        Part::QueryHeadsNorm => normed(queries),
+        Part::KeyHeadsNorm => normed(keys),
+        Part::Sinks => gqa.sinks.then_some([1, gqa.heads]),
+        Part::Output => Some([hidden, queries]),
+        Part::OutputBias => gqa.output_bias.then_some([1, hidden]),
         _ => None,
     }
 }
@@ -105,7 +165,19 @@ fn ffn_shape(layer: &LayerSpec, hidden: usize, part: Part) -> Option<[usize; 2]>
         }
         (FfnSpec::Dense { intermediate }, Part::DenseDown) => Some([hidden, *intermediate]),
         (FfnSpec::Moe(moe), Part::Router) => Some([moe.experts, hidden]),
+        (FfnSpec::Moe(moe), Part::RouterLogitBias) => {
+            moe.gate.logit_bias.then_some([1, moe.experts])
+        }
         (FfnSpec::Moe(moe), Part::RouterBias) => moe.gate.bias.then_some([1, moe.experts]),
+        (FfnSpec::Moe(moe), Part::ExpertGateBiases | Part::ExpertUpBiases) => {
+            moe.expert_bias.then_some([moe.experts, moe.intermediate])
+        }
+        (FfnSpec::Moe(moe), Part::ExpertDownBiases) => {
+            moe.expert_bias.then_some([moe.experts, hidden])
+        }
+        (FfnSpec::Moe(moe), Part::SharedScore) => {
+            (moe.shared_intermediate > 0 && moe.shared_score).then_some([1, hidden])
+        }
         (FfnSpec::Moe(moe), Part::SharedGate | Part::SharedUp) => {
             (moe.shared_intermediate > 0).then_some([moe.shared_intermediate, hidden])
         }
@@ -129,6 +201,12 @@ pub fn is_vector(part: Part) -> bool {
         Part::FinalNorm
             | Part::InputNorm
             | Part::PostNorm
+            | Part::QueryBias
+            | Part::KeyBias
+            | Part::ValueBias
+            | Part::QueryHeadsNorm
+            | Part::KeyHeadsNorm
+            | Part::Sinks
             | Part::QueryDownBias
             | Part::QueryNorm
             | Part::LatentDownBias
@@ -136,6 +214,7 @@ pub fn is_vector(part: Part) -> bool {
             | Part::OutputBias
             | Part::IndexKeyNorm
             | Part::IndexKeyNormBias
+            | Part::RouterLogitBias
             | Part::RouterBias
     )
 }

@@ -60,6 +60,15 @@ pub const fn cut_of(part: Part) -> Cut {
         | Part::Head
         | Part::InputNorm
         | Part::PostNorm
+        | Part::Query
+        | Part::QueryBias
+        | Part::Key
+        | Part::KeyBias
+        | Part::Value
+        | Part::ValueBias
+        | Part::QueryHeadsNorm
+        | Part::KeyHeadsNorm
+        | Part::Sinks
         | Part::QueryDown
         | Part::QueryDownBias
         | Part::QueryNorm
@@ -74,13 +83,18 @@ pub const fn cut_of(part: Part) -> Cut {
         | Part::IndexKeyNormBias
         | Part::IndexWeights
         | Part::Router
-        | Part::RouterBias => Cut::Whole,
+        | Part::RouterLogitBias
+        | Part::RouterBias
+        | Part::ExpertGateBiases
+        | Part::ExpertUpBiases
+        | Part::ExpertDownBiases
+        | Part::SharedScore => Cut::Whole,
     }
 }
 
 fn heads(spec: &ModelSpec, layer: Option<LayerId>, cols: usize) -> Vec<Rectangle> {
     let Some(layer) = layer.and_then(|id| spec.layers.get(id.index())) else { return vec![] };
-    let AttentionSpec::Mla(mla) = &layer.attention;
+    let AttentionSpec::Mla(mla) = &layer.attention else { return vec![] };
     let head_rows = mla.nope_dim + mla.value_dim;
     let head = |head: usize| {
         let first = head * head_rows;

@@ -6,6 +6,7 @@
 
 use crate::attend::{Attend, AttendWeights};
 use crate::bounds::{jobs_max, scratch_len};
+use crate::choose::GateBiases;
 use crate::combine::Combine;
 use crate::compute::{Compute, job_columns};
 use crate::foresight::{Foresight, GateView, Recording};
@@ -14,7 +15,7 @@ use crate::head::{Embed, Head};
 use crate::ids::{LayerId, SeatId};
 use crate::limits::{JOB_COLUMNS, Limits};
 use crate::load::{ExpertShape, LoadDesk, Loader, ReadNeeds, Reader};
-use crate::matmul::Matmul;
+use crate::matmul::{LayerUnits, Matmul};
 use crate::placed::{PlaceError, PlacedRows, PlacedUnit, Placer, SliceMap};
 use crate::prefetch::eviction::EvictionPolicy;
 use crate::prefetch::{Lookahead, Prefetcher, Residency};
@@ -26,6 +27,7 @@ use crate::stage::{
     ActorId, Directory, Envelope, Finished, Inbox, Message, Outbox, STAGES, SeatContext, Stage,
     StageKind,
 };
+use crate::unit::ExpertBiases;
 use crate::uses::UseCounts;
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError, WeightSource};
@@ -226,7 +228,8 @@ fn layer_actors(
     let Blueprint { spec, source, limits, .. } = blueprint;
     let layer = &spec.layers[id.index()];
     let mut placer = Placer::new(map, spec, &**source, Some(id));
-    let LayerWeights { attention, unit, gate, norm } = LayerWeights::place(&mut placer, layer)?;
+    let LayerWeights { attention, units, shared_score, gate, norm } =
+        LayerWeights::place(&mut placer, layer)?;
     let shape = layer.moe().map(|moe| expert_shape(spec, &**source, id, moe));
     let slots = limits.slots[id.index()];
     if let Some(shape) = &shape {
@@ -234,18 +237,17 @@ fn layer_actors(
         placer.builder.slots(slots as u32, &parts);
     }
     let arena = placer.finish(&blueprint.binding)?;
-    let last = id.index() + 1 == spec.layers.len();
-    let (hidden, shared) = (spec.hidden, unit.is_some());
+    let (hidden, shared) = (spec.hidden, units.resident.is_some());
     let attend = Attend::new(id, spec, limits, attention, arena.clone());
     let positions = limits.kv_pages_max * crate::limits::KV_BLOCK_ROWS;
     let bytes = limits.kv_bytes(spec);
     let attend = attend.ok_or(StartError::KeyValues { layer: id, positions, bytes })?;
     let mut actors: Vec<Box<dyn Stage>> = vec![
         Box::new(attend),
-        Box::new(Matmul::new(id, hidden, limits, unit, shape, arena.clone())),
-        Box::new(Combine::new(id, hidden, shape.is_some(), shared, last)),
+        Box::new(Matmul::new(id, spec, limits, units, shape, arena.clone())),
+        Box::new(Combine::new(id, spec, shared, shared_score)),
     ];
-    if let (Some(moe), Some((gate, bias)), Some(shape)) = (layer.moe(), gate, shape) {
+    if let (Some(moe), Some((gate, biases)), Some(shape)) = (layer.moe(), gate, shape) {
         let next = moe_layers(spec).map(|(next, _)| next).find(|next| *next > id);
         let foresight = foresight(blueprint, limits, id, gates);
         let residency = Residency {
@@ -260,13 +262,13 @@ fn layer_actors(
                 layer: id,
                 moe: moe.clone(),
                 gate: gate.clone(),
-                bias: bias.clone(),
+                biases: biases.clone(),
                 norm,
                 epsilon: layer.norm_epsilon,
                 arena: arena.clone(),
             },
         );
-        let router = Router::new(id, moe, limits, gate, bias, arena.clone(), foresight);
+        let router = Router::new(id, moe, limits, gate, biases, arena.clone(), foresight);
         actors.push(Box::new(router));
         let prefetcher = Prefetcher::new(id, next, hidden, moe, limits, residency, arena.clone());
         actors.push(Box::new(prefetcher));
@@ -331,7 +333,8 @@ impl EndWeights {
 /// What a layer holds at all times, placed.
 pub(crate) struct LayerWeights {
     attention: AttendWeights,
-    unit: Option<PlacedUnit>,
+    units: LayerUnits,
+    shared_score: Option<Vec<f32>>,
     gate: Option<Gate>,
     /// The norm before the FFN once more, for guesses.
     norm: Vec<f32>,
@@ -344,9 +347,16 @@ impl LayerWeights {
         layer: &LayerSpec,
     ) -> Result<LayerWeights, SourceError> {
         let attention = AttendWeights::place(placer, layer)?;
-        let unit = place_unit(placer, layer);
+        let resident = place_unit(placer, layer);
         let gate = place_gate(placer, layer)?;
-        Ok(LayerWeights { attention, unit, gate, norm: placer.vector(Part::PostNorm)? })
+        let moe = layer.moe();
+        let has_score = moe.is_some_and(|moe| moe.shared_intermediate > 0 && moe.shared_score);
+        let shared_score = has_score.then(|| placer.vector(Part::SharedScore)).transpose()?;
+        let biased = moe.is_some_and(|moe| moe.expert_bias);
+        let biases = biased.then(|| place_biases(placer)).transpose()?;
+        let units = LayerUnits { resident, biases };
+        let norm = placer.vector(Part::PostNorm)?;
+        Ok(LayerWeights { attention, units, shared_score, gate, norm })
     }
 }
 
@@ -373,13 +383,25 @@ fn place_unit(placer: &mut Placer<'_>, layer: &LayerSpec) -> Option<PlacedUnit> 
     }
 }
 
-type Gate = (PlacedRows, Option<Vec<f32>>);
+fn place_biases(placer: &Placer<'_>) -> Result<ExpertBiases, SourceError> {
+    Ok(ExpertBiases {
+        gate: placer.vector(Part::ExpertGateBiases)?,
+        up: placer.vector(Part::ExpertUpBiases)?,
+        down: placer.vector(Part::ExpertDownBiases)?,
+    })
+}
+
+type Gate = (PlacedRows, GateBiases);
 
 fn place_gate(placer: &mut Placer<'_>, layer: &LayerSpec) -> Result<Option<Gate>, SourceError> {
     let Some(moe) = layer.moe() else { return Ok(None) };
     let gate = placer.rows(Part::Router, JOB_COLUMNS);
-    let bias = moe.gate.bias.then(|| placer.vector(Part::RouterBias)).transpose()?;
-    Ok(Some((gate, bias)))
+    let bias = |there: bool, part| there.then(|| placer.vector(part)).transpose();
+    let biases = GateBiases {
+        logits: bias(moe.gate.logit_bias, Part::RouterLogitBias)?,
+        choice: bias(moe.gate.bias, Part::RouterBias)?,
+    };
+    Ok(Some((gate, biases)))
 }
 
 impl Directory {

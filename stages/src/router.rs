@@ -4,7 +4,7 @@
 //! layer's prefetcher ([`Chooser`] says which experts). When the prefetcher has sent the layer's
 //! reads on their way, the router guesses what the next layers will need ([`Foresight`]).
 
-use crate::choose::Chooser;
+use crate::choose::{Chooser, GateBiases};
 use crate::compute::{Compute, Product};
 use crate::foresight::Foresight;
 use crate::ids::{ExpertId, LayerId};
@@ -22,7 +22,7 @@ pub struct Router {
     layer: LayerId,
     moe: MoeSpec,
     gate: PlacedRows,
-    bias: Option<Vec<f32>>,
+    biases: GateBiases,
     arena: Arc<LayerArena>,
     logits: Vec<f32>,
     chooser: Chooser,
@@ -38,14 +38,14 @@ impl Router {
         moe: &MoeSpec,
         limits: &Limits,
         gate: PlacedRows,
-        bias: Option<Vec<f32>>,
+        biases: GateBiases,
         arena: Arc<LayerArena>,
         foresight: Option<Foresight>,
     ) -> Router {
         Router {
             layer,
             gate,
-            bias,
+            biases,
             arena,
             logits: vec![0.0; limits.rows_max * moe.experts],
             chooser: Chooser::new(moe),
@@ -78,7 +78,7 @@ impl Router {
         wave.routing.experts.clear();
         wave.routing.weights.clear();
         for logits in self.logits.chunks(self.moe.experts).take(wave.rows.len()) {
-            self.chooser.choose(&self.moe, logits, self.bias.as_deref(), kernels);
+            self.chooser.choose(&self.moe, logits, &self.biases, kernels);
             let routing = &mut wave.routing;
             self.chooser.weigh(&self.moe, routing);
         }

@@ -40,6 +40,50 @@ pub struct LayerSpec {
 pub enum AttentionSpec {
     /// Multi-head latent attention (DeepSeek-V2 paper, section 2.1), always in absorbed form.
     Mla(MlaSpec),
+    /// Grouped-query attention (arXiv 2305.13245); as many key heads as heads is plain attention.
+    Gqa(GqaSpec),
+}
+
+/// Dimensions of grouped-query attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GqaSpec {
+    /// Attention heads.
+    pub heads: usize,
+    /// Heads of keys and values; divides `heads`. Head h reads key head h / (heads / key_heads).
+    pub key_heads: usize,
+    /// Width per head of query, key and value.
+    pub head_dim: usize,
+    /// The first so many elements of a head are turned; even, at most `head_dim`.
+    pub rope_dim: usize,
+    /// Rotary position of queries and keys.
+    pub rope: RopeSpec,
+    /// Factor on the scores, usually 1/sqrt(head_dim).
+    pub score_scale: f32,
+    /// Root-mean-square norm of queries and keys, before they are turned.
+    pub query_key_norm: QueryKeyNorm,
+    /// Epsilon of that norm.
+    pub query_key_norm_epsilon: f32,
+    /// Queries, keys and values are cut to plus and minus this (OLMoE's `clip_qkv`), after norms.
+    pub clip: Option<f32>,
+    /// Biases on the projections of query, key and value.
+    pub bias: bool,
+    /// A bias on the output projection.
+    pub output_bias: bool,
+    /// A row sees so many positions, itself among them; None means all before it.
+    pub window: Option<usize>,
+    /// Each head has a score of its own that takes part in the softmax and has no value (gpt-oss).
+    pub sinks: bool,
+}
+
+/// What is normed of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryKeyNorm {
+    /// Nothing.
+    None,
+    /// Each head by itself, with one weight of `head_dim` for all (Qwen3, GLM-4).
+    EachHead,
+    /// All heads of a row together (OLMoE, MiniMax-M2).
+    AllHeads,
 }
 
 /// Dimensions of multi-head latent attention.
@@ -47,8 +91,8 @@ pub enum AttentionSpec {
 pub struct MlaSpec {
     /// Attention heads.
     pub heads: usize,
-    /// Rank of the query's down projection.
-    pub query_rank: usize,
+    /// Rank of the query's down projection; None when queries are projected in one step.
+    pub query_rank: Option<usize>,
     /// Rank of the latent that is cached.
     pub latent_rank: usize,
     /// Width per head without position.
@@ -57,7 +101,7 @@ pub struct MlaSpec {
     pub rope_dim: usize,
     /// Width per head of the value.
     pub value_dim: usize,
-    /// Factor on the scores: 1/sqrt(nope + rope).
+    /// Factor on the scores: 1/sqrt(nope + rope), times what a stretched rope asks for.
     pub score_scale: f32,
     /// Rotary position of queries and keys.
     pub rope: RopeSpec,
@@ -76,6 +120,36 @@ pub struct RopeSpec {
     pub theta: f32,
     /// Input pairs are (2j, 2j+1) if true, (j, j + dim/2) if false. Output is written half-split.
     pub interleaved: bool,
+    /// How positions beyond the context of training are reached.
+    pub scaling: RopeScaling,
+}
+
+/// How rotary frequencies are stretched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Every frequency is divided by a factor.
+    Linear {
+        /// By how much.
+        factor: f32,
+    },
+    /// Low frequencies are divided by a factor, high ones kept, those between blended (YaRN, arXiv
+    /// 2309.00071).
+    Yarn {
+        /// By how much low frequencies are divided.
+        factor: f32,
+        /// Positions of the context of training.
+        context: f32,
+        /// Turns within that context from which on a frequency is kept.
+        beta_fast: f32,
+        /// Turns below which it is divided.
+        beta_slow: f32,
+        /// The borders between these are whole dimensions.
+        truncate: bool,
+        /// Factor on cosines and sines.
+        magnitude: f32,
+    },
 }
 
 /// Sparse attention of a layer (DeepSeek-V3.2 "DSA").
@@ -127,8 +201,28 @@ pub struct MoeSpec {
     pub intermediate: usize,
     /// Rows of gate and up of the shared expert (all shared experts side by side); 0 means none.
     pub shared_intermediate: usize,
+    /// The shared expert's result is multiplied by sigmoid of a score of its own (Qwen2-MoE).
+    pub shared_score: bool,
+    /// What joins gate and up in routed and shared experts.
+    pub activation: Activation,
+    /// Routed experts have biases on gate, up and down.
+    pub expert_bias: bool,
     /// How experts are chosen.
     pub gate: GateSpec,
+}
+
+/// What joins gate and up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// silu(gate) * up.
+    Silu,
+    /// g = min(gate, limit), u = clamp(up, -limit, limit): g * sigmoid(alpha * g) * (u + 1) (gpt-oss).
+    Clamped {
+        /// Factor in the sigmoid.
+        alpha: f32,
+        /// The bound.
+        limit: f32,
+    },
 }
 
 /// How experts are chosen and weighted.
@@ -136,6 +230,8 @@ pub struct MoeSpec {
 pub struct GateSpec {
     /// What turns a logit into a score.
     pub score: GateScore,
+    /// A bias per expert on the logit, before anything else (gpt-oss).
+    pub logit_bias: bool,
     /// A bias per expert that takes part in the choice, never in the weight.
     pub bias: bool,
     /// Groups that the experts are divided into; 1 means none.
@@ -157,6 +253,32 @@ pub enum GateScore {
     Softmax,
 }
 
+impl AttentionSpec {
+    /// Heads, and the width of a head's values: together the columns of the output projection.
+    pub fn values(&self) -> (usize, usize) {
+        match self {
+            AttentionSpec::Mla(mla) => (mla.heads, mla.value_dim),
+            AttentionSpec::Gqa(gqa) => (gqa.heads, gqa.head_dim),
+        }
+    }
+
+    /// The output projection has a bias.
+    pub fn has_output_bias(&self) -> bool {
+        match self {
+            AttentionSpec::Mla(mla) => mla.bias,
+            AttentionSpec::Gqa(gqa) => gqa.output_bias,
+        }
+    }
+
+    /// Rotary position, and how many elements of a head are turned.
+    pub fn rope(&self) -> (RopeSpec, usize) {
+        match self {
+            AttentionSpec::Mla(mla) => (mla.rope, mla.rope_dim),
+            AttentionSpec::Gqa(gqa) => (gqa.rope, gqa.rope_dim),
+        }
+    }
+}
+
 impl LayerSpec {
     /// The mixture of this layer, if it has one.
     pub fn moe(&self) -> Option<&MoeSpec> {
@@ -174,13 +296,13 @@ impl ModelSpec {
     pub fn choose_slices(layers: &[LayerSpec], group: usize) -> usize {
         let fits = |slices: usize| {
             layers.iter().all(|layer| {
-                let AttentionSpec::Mla(mla) = &layer.attention;
+                let (heads, value_dim) = layer.attention.values();
                 let widths = match &layer.ffn {
                     FfnSpec::Dense { intermediate } => [*intermediate, 0],
                     FfnSpec::Moe(moe) => [moe.intermediate, moe.shared_intermediate],
                 };
-                mla.heads % slices == 0
-                    && (slices == 1 || (mla.heads / slices * mla.value_dim).is_multiple_of(group))
+                heads % slices == 0
+                    && (slices == 1 || (heads / slices * value_dim).is_multiple_of(group))
                     && widths.iter().all(|width| slices == 1 || *width % (slices * group) == 0)
             })
         };

@@ -7,8 +7,8 @@
 use crate::ids::{ExpertId, LayerId, SequenceId, Tag};
 use crate::limits::{KV_BLOCK_ROWS, Limits};
 use crate::load::ReadFault;
+use crate::rope::RopeTable;
 use crate::spec::{AttentionSpec, IndexerUse, ModelSpec, RopeSpec};
-use millstream_kernels::math;
 use millstream_topology::arena::ReadLease;
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,16 +91,6 @@ impl Selection {
     }
 }
 
-/// cos and sin of the rows' rotary angles, shared by the layers that turn alike.
-#[derive(Debug, Default)]
-pub struct RopeTable {
-    made_for: Option<(RopeSpec, usize)>,
-    /// `dim / 2` a row.
-    pub cos: Vec<f32>,
-    /// `dim / 2` a row.
-    pub sin: Vec<f32>,
-}
-
 /// What a caller may look at afterwards; empty unless [`Limits::trace`].
 #[derive(Debug, Default)]
 pub struct WaveTrace {
@@ -125,8 +115,8 @@ pub struct Wave {
     pub x: Vec<f32>,
     /// The normed state that the next stage reads, `[rows, hidden]`.
     pub h: Vec<f32>,
-    /// Rotary angles of the rows.
-    pub rope: RopeTable,
+    /// Rotary angles of the rows, for each way of turning that the model has.
+    pub ropes: Vec<RopeTable>,
     /// The selection of the last layer with an indexer.
     pub selection: Selection,
     /// The choice of the last router.
@@ -154,7 +144,7 @@ pub struct Wave {
 impl Wave {
     /// A wave with all its room.
     pub fn new(index: u32, spec: &ModelSpec, limits: &Limits) -> Wave {
-        let WaveShape { rows, top_k, union, width, half } = WaveShape::new(spec, limits);
+        let WaveShape { rows, top_k, union, width } = WaveShape::new(spec, limits);
         let matrix = || vec![0.0; rows * spec.hidden];
         Wave {
             tag: Tag { index, generation: 0 },
@@ -162,11 +152,7 @@ impl Wave {
             pages: Vec::with_capacity(limits.kv_pages_max),
             x: matrix(),
             h: matrix(),
-            rope: RopeTable {
-                made_for: None,
-                cos: vec![0.0; rows * half],
-                sin: vec![0.0; rows * half],
-            },
+            ropes: RopeTable::of_model(spec, rows),
             selection: Selection {
                 positions: vec![0; rows * width],
                 counts: vec![None; rows],
@@ -193,10 +179,9 @@ impl Wave {
 
     /// Bytes of [`Wave::new`], but for what [`Limits::trace`] keeps.
     pub fn bytes(spec: &ModelSpec, limits: &Limits) -> usize {
-        let WaveShape { rows, top_k, union, width, half } = WaveShape::new(spec, limits);
+        let WaveShape { rows, top_k, union, width } = WaveShape::new(spec, limits);
         let of_row = size_of::<Row>()
             + 4 * 4 * spec.hidden
-            + 2 * 4 * half
             + 4 * width
             + size_of::<Option<u32>>()
             + 4 * 4 * top_k;
@@ -204,7 +189,8 @@ impl Wave {
         let logits = 4 * limits.logits_rows_max * spec.vocabulary;
         let results = limits.partial_bytes_max / 4 * 4;
         let pages = 4 * limits.kv_pages_max;
-        size_of::<Wave>() + rows * of_row + union * of_expert + pages + results + logits
+        let ropes = RopeTable::bytes(spec, rows);
+        size_of::<Wave>() + rows * of_row + union * of_expert + pages + results + logits + ropes
     }
 
     /// Begins the next life: no rows.
@@ -213,7 +199,7 @@ impl Wave {
         self.tag.generation = self.tag.generation.wrapping_add(1);
         self.rows.clear();
         self.pages.clear();
-        self.rope.made_for = None;
+        self.ropes.iter_mut().for_each(RopeTable::clear);
         self.chunk = 0..0;
         self.logits.clear();
         self.trace.clear();
@@ -229,18 +215,16 @@ impl Wave {
         self.pages[row.pages_first as usize + position / KV_BLOCK_ROWS] as usize
     }
 
-    /// Makes the angles of all rows, unless the wave has them already.
-    pub fn turn(&mut self, rope: RopeSpec, dim: usize) {
-        if self.rope.made_for == Some((rope, dim)) {
-            return;
-        }
-        let half = dim / 2;
-        for (index, row) in self.rows.iter().enumerate() {
-            let range = index * half..(index + 1) * half;
-            let (cos, sin) = (&mut self.rope.cos[range.clone()], &mut self.rope.sin[range]);
-            math::rope_angles(rope.theta, dim, row.position, cos, sin);
-        }
-        self.rope.made_for = Some((rope, dim));
+    /// Makes the angles of all rows, unless the wave has them already. Says which of
+    /// [`Wave::ropes`] has them.
+    ///
+    /// # Panics
+    /// When no layer of the wave's model turns so.
+    pub fn turn(&mut self, rope: &RopeSpec, dim: usize) -> usize {
+        let index = self.ropes.iter().position(|table| table.is_of(rope, dim));
+        let index = index.expect("a wave has tables for its model");
+        self.ropes[index].make(&self.rows);
+        index
     }
 
     /// Where in [`Wave::results`] an expert of the present chunk has its rows, in f32 elements.
@@ -266,8 +250,6 @@ struct WaveShape {
     union: usize,
     /// Positions that a row selects.
     width: usize,
-    /// Angles of a row.
-    half: usize,
 }
 
 impl WaveShape {
@@ -276,13 +258,11 @@ impl WaveShape {
         let moes = || spec.layers.iter().filter_map(|layer| layer.moe());
         let top_k = moes().map(|moe| moe.top_k).max().unwrap_or(0);
         let experts = moes().map(|moe| moe.experts).max().unwrap_or(0);
-        let half = spec.layers.iter().map(|layer| rope_half(&layer.attention)).max().unwrap_or(0);
         WaveShape {
             rows,
             top_k,
             union: experts.min(rows * top_k),
             width: selection_width(spec).min(limits.context_max),
-            half,
         }
     }
 }
@@ -324,17 +304,12 @@ impl WaveTrace {
 }
 
 fn selection_width(spec: &ModelSpec) -> usize {
-    let width = |attention: &AttentionSpec| {
-        let AttentionSpec::Mla(mla) = attention;
-        match &mla.indexer {
+    let width = |attention: &AttentionSpec| match attention {
+        AttentionSpec::Mla(mla) => match &mla.indexer {
             IndexerUse::Full(indexer) => indexer.top_k,
-            _ => 0,
-        }
+            IndexerUse::Dense | IndexerUse::Shared => 0,
+        },
+        AttentionSpec::Gqa(_) => 0,
     };
     spec.layers.iter().map(|layer| width(&layer.attention)).max().unwrap_or(0)
-}
-
-fn rope_half(attention: &AttentionSpec) -> usize {
-    let AttentionSpec::Mla(mla) = attention;
-    mla.rope_dim / 2
 }

@@ -23,6 +23,25 @@ pub enum Part {
     InputNorm,
     /// `[1, hidden]`, before the FFN
     PostNorm,
+    /// `[heads * head_dim, hidden]`, head by head; in latent attention without a query rank
+    /// `[heads * (nope + rope), hidden]`
+    Query,
+    /// `[1, heads * head_dim]`
+    QueryBias,
+    /// `[key_heads * head_dim, hidden]`
+    Key,
+    /// `[1, key_heads * head_dim]`
+    KeyBias,
+    /// `[key_heads * head_dim, hidden]`
+    Value,
+    /// `[1, key_heads * head_dim]`
+    ValueBias,
+    /// `[1, head_dim]`, or `[1, heads * head_dim]` where all heads are normed together
+    QueryHeadsNorm,
+    /// `[1, head_dim]`, or `[1, key_heads * head_dim]` where all heads are normed together
+    KeyHeadsNorm,
+    /// `[1, heads]`
+    Sinks,
     /// `[query_rank, hidden]`
     QueryDown,
     /// `[1, query_rank]`
@@ -55,8 +74,18 @@ pub enum Part {
     IndexWeights,
     /// `[experts, hidden]`
     Router,
-    /// `[1, experts]`
+    /// `[1, experts]`, on the logits
+    RouterLogitBias,
+    /// `[1, experts]`, takes part in the choice only
     RouterBias,
+    /// `[experts, intermediate]`
+    ExpertGateBiases,
+    /// `[experts, intermediate]`
+    ExpertUpBiases,
+    /// `[experts, hidden]`
+    ExpertDownBiases,
+    /// `[1, hidden]`, the gate of the shared expert as a whole; a matrix of one row in files
+    SharedScore,
     /// `[intermediate, hidden]` of a dense layer
     DenseGate,
     /// `[intermediate, hidden]` of a dense layer

@@ -118,13 +118,13 @@ fn stranger_is_a_warning_and_a_draft_layer_is_not() {
 fn indexers(files: &ModelFiles) -> String {
     let layers = files.blueprint.spec.layers.iter();
     layers
-        .map(|layer| {
-            let AttentionSpec::Mla(mla) = &layer.attention;
-            match mla.indexer {
+        .map(|layer| match &layer.attention {
+            AttentionSpec::Gqa(_) => '-',
+            AttentionSpec::Mla(mla) => match mla.indexer {
                 IndexerUse::Dense => 'D',
                 IndexerUse::Full(_) => 'F',
                 IndexerUse::Shared => 'S',
-            }
+            },
         })
         .collect()
 }

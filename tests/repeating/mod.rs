@@ -29,7 +29,7 @@ fn spec(experts: usize) -> ModelSpec {
             (moe.gate.groups, moe.gate.groups_kept) = (1, 1);
         }
         let AttentionSpec::Mla(mla) = &mut layer.attention;
-        (mla.query_rank, mla.latent_rank) = (64, 64);
+        (mla.query_rank, mla.latent_rank) = (Some(64), 64);
     }
     spec.context_max = 16_384;
     spec

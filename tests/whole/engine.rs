@@ -1,10 +1,8 @@
 //! The engine on the reference models: the pipeline gives what the straight-line pass gives, at
 //! every way of reading a prompt.
 
-use crate::support::{Case, Reference, argmax, data, max_distance};
+use crate::support::{Case, Reference, argmax, data, for_each_tiny_model, max_distance};
 use millstream::engine::{Engine, Model, Options, Request};
-
-const MODELS: [&str; 3] = ["glm-dsa", "glm-dsa-grp-tied-f32", "glm-dsa-fp8"];
 
 fn start(directory: &std::path::Path, prefill_chunk: usize) -> Engine {
     let model = Model::open(directory).expect("the model opens");
@@ -82,7 +80,7 @@ fn check_trace(reference: &Reference, case: &Case, trace: &[millstream::engine::
 
 #[test]
 fn prompts_at_once_in_fives_and_one_by_one_equal_the_reference() {
-    for name in MODELS {
+    for_each_tiny_model(|name| {
         let reference = Reference::open(&data().join("tiny").join(name));
         for case in reference.cases() {
             let once = check_case(&reference, &case, 1024);
@@ -93,12 +91,12 @@ fn prompts_at_once_in_fives_and_one_by_one_equal_the_reference() {
             }
             println!("{name} {}: three ways, one result", case.name);
         }
-    }
+    });
 }
 
 #[test]
 fn greedy_continuations_equal_the_reference() {
-    for name in MODELS {
+    for_each_tiny_model(|name| {
         let reference = Reference::open(&data().join("tiny").join(name));
         for case in reference.cases() {
             let directory = reference.model_for(&case);
@@ -114,5 +112,5 @@ fn greedy_continuations_equal_the_reference() {
             assert_eq!(answer.answer_ids, case.greedy, "{name} {}", case.name);
             assert_eq!(heard, case.greedy, "tokens are heard as they come");
         }
-    }
+    });
 }

@@ -1,6 +1,6 @@
 //! The straight-line pass equals the reference: logits, greedy tokens, experts, index selections.
 
-use crate::support::{Case, Reference, argmax, data, max_distance, say};
+use crate::support::{Case, Reference, argmax, data, for_each_tiny_model, max_distance, say};
 use millstream::checkpoint::ModelFiles;
 use millstream_stages::ids::LayerId;
 use millstream_stages::straight_line::{Step, StraightLine};
@@ -38,10 +38,16 @@ fn check_logits(reference: &Reference, case: &Case, steps: &[Step<f32>]) {
     let last = max_distance(&steps[first].logits, &exact);
     let tolerance = reference.tolerance();
     println!(
-        "{}: logits within {worst:.2e}, float64 {last:.2e} (allowed {tolerance:.1e})",
+        "{} {}: logits within {worst:.2e}, float64 {last:.2e} (allowed {tolerance:.1e})",
+        reference.name(),
         case.name
     );
-    assert!(worst <= tolerance && last <= tolerance, "{}: logits are off", case.name);
+    assert!(
+        worst <= tolerance && last <= tolerance,
+        "{} {}: logits are off",
+        reference.name(),
+        case.name
+    );
 }
 
 fn check_choices(reference: &Reference, case: &Case, steps: &[Step<f32>], exact: &[Step<f64>]) {
@@ -95,16 +101,6 @@ fn allow_flip(same: bool, gap: f64, case: &Case, layer: LayerId, position: usize
 }
 
 #[test]
-fn glm_dsa_equals_its_reference() {
-    check_model("glm-dsa");
-}
-
-#[test]
-fn glm_dsa_grouped_tied_f32_equals_its_reference() {
-    check_model("glm-dsa-grp-tied-f32");
-}
-
-#[test]
-fn glm_dsa_fp8_equals_its_reference() {
-    check_model("glm-dsa-fp8");
+fn every_family_equals_its_reference() {
+    for_each_tiny_model(check_model);
 }

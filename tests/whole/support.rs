@@ -12,6 +12,36 @@ pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
+/// The reference models, every family among them, by the names of their directories.
+pub fn tiny_models() -> Vec<String> {
+    let entries = std::fs::read_dir(data().join("tiny")).expect("reference models");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.expect("readable").file_name().into_string().expect("a name in ASCII")
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    assert!(names.len() >= 14, "reference models are missing: {names:?}");
+    names
+}
+
+/// Calls a check for every reference model, two at a time.
+///
+/// # Panics
+/// As the check does.
+pub fn for_each_tiny_model(check: impl Fn(&str) + Sync) {
+    let names = tiny_models();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let work = || {
+        while let Some(name) = names.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+            check(name);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        threads.map(|thread| thread.join().expect("the check holds"));
+    });
+}
+
 /// A reference: cases and their tensors.
 pub struct Reference {
     /// The model's directory.
@@ -42,6 +72,11 @@ impl Reference {
             json: serde_json::from_str(&json).expect("ref.json is JSON"),
             bytes: std::fs::read(directory.join("ref.safetensors")).expect("ref.safetensors"),
         }
+    }
+
+    /// The name of its directory.
+    pub fn name(&self) -> String {
+        self.directory.file_name().expect("a directory").to_string_lossy().into_owned()
     }
 
     /// All cases.

@@ -10,7 +10,7 @@ use crate::checkpoint::drafts::{DraftTensor, draft_layers, draft_tensors};
 use crate::checkpoint::experts::LayerExperts;
 use crate::checkpoint::stored::{self, Kind, Run, StoredTensor};
 use crate::checkpoint::{Checkpoint, TensorError, TensorFault};
-use crate::families::Blueprint;
+use crate::families::{Blueprint, View};
 use millstream_kernels::{GroupSize, ScaleType, WeightFormat};
 use millstream_stages::ids::{ExpertId, FileId, LayerId};
 use millstream_stages::load::EXPERT_MATRICES;
@@ -89,16 +89,16 @@ impl<'a> Walk<'a> {
 
     /// Finds one tensor, or says why not.
     fn find(&mut self, layer: Option<LayerId>, part: Part) -> Option<StoredTensor> {
-        let Blueprint { spec, quantisation, tensor_name, .. } = self.blueprint;
-        let name = tensor_name(layer, part);
+        let Blueprint { spec, quantisation, views, .. } = self.blueprint;
+        let views = views(layer, part, spec);
         let shape = part_shape(spec, layer, part).expect("only parts of the spec are looked for");
-        match stored::resolve(self.checkpoint, &name, shape, Kind::of(part), *quantisation) {
+        match stored::resolve(self.checkpoint, &views, shape, Kind::of(part), *quantisation) {
             Ok(stored) => {
-                self.remember(&stored, layer, Some(part));
+                self.remember(&stored, &views, layer, Some(part));
                 Some(stored)
             }
             Err(error) => {
-                self.complain(&error, &name, layer, part);
+                self.complain(&error, &error.tensor, layer, part);
                 None
             }
         }
@@ -129,10 +129,29 @@ impl<'a> Walk<'a> {
         self.findings.add(finding);
     }
 
-    fn remember(&mut self, stored: &StoredTensor, layer: Option<LayerId>, part: Option<Part>) {
+    fn remember(
+        &mut self,
+        stored: &StoredTensor,
+        views: &[View],
+        layer: Option<LayerId>,
+        part: Option<Part>,
+    ) {
         let (layer, expert) = (layer.map(|layer| layer.0), part.and_then(expert_of));
         let at = |run: Run| (run.file, run.offset);
         let purpose = |role| Purpose { role, layer, expert };
+        let there = |view: &&View| !view.holders(self.checkpoint).is_empty();
+        if let Some(view) = views.iter().find(there).filter(|view| !view.is_whole()) {
+            // A stack's bytes are for all experts alike.
+            let roles =
+                [Some(Role::Weights(stored.format)), stored.format.scale_type().map(Role::Scales)];
+            for (place, role) in
+                view.holders(self.checkpoint).into_iter().zip(roles.into_iter().flatten())
+            {
+                let purpose = Purpose { role, layer, expert: None };
+                self.purposes.insert((place.file, place.offset), purpose);
+            }
+            return;
+        }
         self.purposes.insert(at(stored.weights), purpose(Role::Weights(stored.format)));
         if let (Some(run), Some(scale)) = (stored.scales, stored.format.scale_type()) {
             self.purposes.insert(at(run), purpose(Role::Scales(scale)));
@@ -182,9 +201,10 @@ impl<'a> Walk<'a> {
         let mut formats = BTreeSet::new();
         for (name, DraftTensor { shape, part }) in draft_tensors(self.blueprint, layer) {
             let kind = part.map_or(Kind::Matrix, Kind::of);
-            match stored::resolve(self.checkpoint, &name, shape, kind, scheme) {
+            let views = [View::whole(name)];
+            match stored::resolve(self.checkpoint, &views, shape, kind, scheme) {
                 Ok(stored) => {
-                    self.remember(&stored, Some(layer), part);
+                    self.remember(&stored, &views, Some(layer), part);
                     formats.extend(few_bits(stored.format));
                 }
                 Err(TensorError { fault: TensorFault::Missing, .. }) => {}

@@ -101,19 +101,17 @@ pub fn cos(x: f32) -> f32 {
     libm::cos(f64::from(x)) as f32
 }
 
-/// Cosines and sines of the rotary angles of one position, `dim / 2` of each.
+/// Cosines and sines of the rotary angles of one position, one for each frequency.
 ///
-/// Step by step what Hugging Face transformers computes in float32: the frequency
-/// 1 / theta^(2j/dim), the angle position * frequency (both rounded to f32), then cos and sin.
+/// As Hugging Face transformers computes them in float32: the angle position * frequency is rounded
+/// to f32, then cos and sin.
 ///
 /// # Panics
-/// If `dim` is odd, or `cos` or `sin` is not `dim / 2` long.
-pub fn rope_angles(theta: f32, dim: usize, position: u32, cos: &mut [f32], sin: &mut [f32]) {
-    assert!(dim.is_multiple_of(2), "rope dimension {dim} is odd");
-    assert_eq!(cos.len(), dim / 2, "cosines for rope dimension {dim}");
-    assert_eq!(sin.len(), dim / 2, "sines for rope dimension {dim}");
-    for (j, (c, s)) in cos.iter_mut().zip(sin).enumerate() {
-        let frequency = 1.0 / pow(theta, (2 * j) as f32 / dim as f32);
+/// If `cos` or `sin` isn't as long as `frequencies`.
+pub fn rope_angles(frequencies: &[f32], position: u32, cos: &mut [f32], sin: &mut [f32]) {
+    assert_eq!(cos.len(), frequencies.len(), "cosines");
+    assert_eq!(sin.len(), frequencies.len(), "sines");
+    for (frequency, (c, s)) in frequencies.iter().zip(cos.iter_mut().zip(sin)) {
         let angle = position as f32 * frequency;
         *c = self::cos(angle);
         *s = self::sin(angle);

@@ -117,12 +117,13 @@ fn rope_reads_both_layouts_and_writes_half_split() {
 #[test]
 fn rope_angles_turn_by_position_over_frequency() {
     let (mut cos, mut sin) = ([0.0; 4], [0.0; 4]);
-    math::rope_angles(10_000.0, 8, 3, &mut cos, &mut sin);
+    let frequencies = [1.0, 0.1, 0.01, 0.001];
+    math::rope_angles(&frequencies, 3, &mut cos, &mut sin);
     for j in 0..4 {
         let angle = 3.0 / libm::pow(10_000.0, 2.0 * j as f64 / 8.0);
         assert!((f64::from(cos[j]) - libm::cos(angle)).abs() < 2e-7, "cos {j}");
         assert!((f64::from(sin[j]) - libm::sin(angle)).abs() < 2e-7, "sin {j}");
     }
-    math::rope_angles(10_000.0, 8, 0, &mut cos, &mut sin);
+    math::rope_angles(&frequencies, 0, &mut cos, &mut sin);
     assert_eq!((cos, sin), ([1.0; 4], [0.0; 4]));
 }

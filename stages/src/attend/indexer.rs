@@ -4,12 +4,14 @@
 //! (DeepSeek-V3.2 report, "lightning indexer"). The `top_k` largest are kept, equal scores by
 //! rising position. Scores are cut over rows and KV blocks, the selection over rows.
 
-use super::{Attend, HEAD_ROWS, HEADS_AT_ONCE, indexer_of};
+use super::latent::Latent;
+use super::pages::Pages;
+use super::{HEAD_ROWS, HEADS_AT_ONCE};
 use crate::compute::{Compute, Product};
 use crate::limits::{JOB_COLUMNS, KV_BLOCK_ROWS, Limits};
 use crate::placed::{PlacedRows, Placer};
 use crate::queue::{Grid, Job, TILES_MAX, Task};
-use crate::spec::{AttentionSpec, IndexerSpec, MlaSpec, ModelSpec};
+use crate::spec::{AttentionSpec, IndexerSpec, IndexerUse, MlaSpec, ModelSpec};
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError};
 use millstream_kernels::{Activations, Kernels, Weights};
@@ -77,10 +79,18 @@ impl IndexBuffers {
 }
 
 fn indexers(model: &ModelSpec) -> impl Iterator<Item = &IndexerSpec> {
-    model.layers.iter().filter_map(|layer| {
-        let AttentionSpec::Mla(mla) = &layer.attention;
-        indexer_of(mla)
+    model.layers.iter().filter_map(|layer| match &layer.attention {
+        AttentionSpec::Mla(mla) => indexer_of(mla),
+        AttentionSpec::Gqa(_) => None,
     })
+}
+
+/// A layer's own indexer.
+pub(super) fn indexer_of(mla: &MlaSpec) -> Option<&IndexerSpec> {
+    match &mla.indexer {
+        IndexerUse::Full(indexer) => Some(indexer),
+        IndexerUse::Dense | IndexerUse::Shared => None,
+    }
 }
 
 /// Of the widest indexer each: its query, its key, its heads.
@@ -115,33 +125,31 @@ impl IndexBuffers {
         ]
     }
 
-    /// The product that reads the normed query rank.
+    /// The product that reads the normed query rank, or the normed state where queries have none.
     pub(super) fn product_up<'a>(
         &'a mut self,
         weights: &'a IndexWeights,
         x: &'a [f32],
-        stride: usize,
     ) -> Product<'a> {
-        Product { weights: &weights.query, x, stride, out: &mut self.query }
+        Product { weights: &weights.query, x, stride: weights.query.cols, out: &mut self.query }
     }
 }
 
 /// Remembers the rows' index keys and fills the wave's selection; the products are done.
 pub(super) fn select(
-    actor: &mut Attend,
+    actor: &mut Latent,
     wave: &mut Wave,
     compute: &mut Compute,
-    mla: &MlaSpec,
+    buffers: &mut IndexBuffers,
     indexer: &IndexerSpec,
+    rope: usize,
 ) {
-    let weights = actor.weights.index.as_ref().expect("a full layer has index weights");
-    let Attend { keys, .. } = actor;
-    let buffers = &mut actor.buffers.index;
+    let Latent { mla, weights, pages, .. } = actor;
+    let weights = weights.index.as_ref().expect("a full layer has index weights");
+    let keys = &mut pages.index_keys;
     let kernels = compute.kernels;
-    let half = mla.rope_dim / 2;
     let turn = |index: usize, x: &[f32], out: &mut [f32]| {
-        let angles = index * half..(index + 1) * half;
-        let (cos, sin) = (&wave.rope.cos[angles.clone()], &wave.rope.sin[angles]);
+        let (cos, sin) = wave.ropes[rope].of(index);
         let (turned, rest) = out.split_at_mut(mla.rope_dim);
         kernels.rope(&x[..mla.rope_dim], cos, sin, indexer.rope.interleaved, turned);
         rest.copy_from_slice(&x[mla.rope_dim..]);
@@ -151,26 +159,31 @@ pub(super) fn select(
         let (norm, bias) = (&weights.key_norm, &weights.key_norm_bias);
         kernels.layer_norm(key, norm, bias, indexer.norm_epsilon, &mut buffers.normed);
         let position = row.position as usize;
-        let place = keys.place(wave.page_of(row, position), position);
-        turn(index, &buffers.normed, keys.index_key_mut(place));
+        let place = keys.place(wave.page_of(row, position), 0, position);
+        turn(index, &buffers.normed, keys.row_mut(place));
         for head in 0..indexer.heads {
             let range = (index * indexer.heads + head) * indexer.dim..;
             let range = range.start..range.start + indexer.dim;
             turn(index, &buffers.query[range.clone()], &mut buffers.turned[range]);
         }
     }
-    choose(actor, wave, compute, indexer);
+    choose(keys, wave, compute, buffers, indexer);
 }
 
 /// Scores and selection, in groups of rows whose scores fit the buffer.
-fn choose(actor: &mut Attend, wave: &mut Wave, compute: &mut Compute, indexer: &IndexerSpec) {
+fn choose(
+    keys: &Pages,
+    wave: &mut Wave,
+    compute: &mut Compute,
+    buffers: &mut IndexBuffers,
+    indexer: &IndexerSpec,
+) {
     let tokens = wave.rows.len();
     let longest = wave.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(0);
     if longest <= indexer.top_k {
         wave.selection.counts[..tokens].fill(None);
         return;
     }
-    let buffers = &mut actor.buffers.index;
     let group = (buffers.scores.len() / longest).clamp(1, ROWS_PER_GROUP);
     // A job scores whole KV blocks of one row; few enough that a group's jobs fit one grid.
     let blocks = longest.div_ceil(KV_BLOCK_ROWS);
@@ -181,7 +194,7 @@ fn choose(actor: &mut Attend, wave: &mut Wave, compute: &mut Compute, indexer: &
         let task = ScoreTask {
             kernels: compute.kernels,
             indexer,
-            keys: &actor.keys,
+            keys,
             wave,
             query: &buffers.turned,
             weights: &buffers.weights,
@@ -243,7 +256,7 @@ pub(super) const SCRATCH_LEN: usize = HEADS_AT_ONCE * KV_BLOCK_ROWS;
 struct ScoreTask<'a> {
     kernels: Kernels,
     indexer: &'a IndexerSpec,
-    keys: &'a super::Keys,
+    keys: &'a Pages,
     wave: &'a Wave,
     query: &'a [f32],
     weights: &'a [f32],
@@ -262,8 +275,8 @@ impl Task for ScoreTask<'_> {
         let mut tile = self.out.take(job.row as usize, job.col as usize);
         for (block, out) in tile.row(0)[..end - first].chunks_mut(KV_BLOCK_ROWS).enumerate() {
             let position = first + block * KV_BLOCK_ROWS;
-            let place = self.keys.place(self.wave.page_of(row, position), position);
-            self.scores(index, self.keys.index_keys(place, out.len()), scratch, out);
+            let place = self.keys.place(self.wave.page_of(row, position), 0, position);
+            self.scores(index, self.keys.matrix(place, out.len()), scratch, out);
         }
     }
 }

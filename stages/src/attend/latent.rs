@@ -1,319 +1,267 @@
-//! The attention job: some heads of one row over all the positions that the row looks at.
+//! Multi-head latent attention of a layer: its weights, its KV, its projections.
 //!
-//! The query is absorbed into the latent space, so that scores and sums read latents, not keys and
-//! values. Softmax runs block by block over KV blocks of constant length, merged left to right:
-//! the bytes don't depend on how many rows a wave has.
+//! Owned by `Attend(L)`. Takes a wave's normed state, remembers latents, rope keys and index keys, lets
+//! the indexer select, and leaves every head's values in the context. Always in absorbed form, for one
+//! row and for many (DeepSeek-V2, arXiv 2405.04434, appendix; [`super::absorbed`]).
 
-use super::{Attend, HEAD_ROWS, HEADS_AT_ONCE, Keys};
-use crate::compute::Compute;
-use crate::limits::KV_BLOCK_ROWS;
-use crate::placed::PlacedHeads;
-use crate::queue::{Grid, Job, TILES_MAX, Task};
-use crate::spec::MlaSpec;
-use crate::wave::{Row, Wave};
-use millstream_kernels::{ActivationLayout, Activations, Kernels, Quantised, QuantisedRowMut};
+use super::indexer::{self, IndexBuffers, IndexWeights, indexer_of};
+use super::pages::Pages;
+use super::{Buffers, absorbed, of_latent, widest};
+use crate::compute::{Compute, Product};
+use crate::ids::LayerId;
+use crate::limits::{JOB_COLUMNS, Limits};
+use crate::placed::{PlacedHeads, PlacedRows, Placer};
+use crate::spec::{IndexerUse, MlaSpec, ModelSpec};
+use crate::wave::Wave;
+use crate::weights::{Part, SourceError};
 use millstream_topology::arena::LayerArena;
-use std::ops::Range;
 
-/// Jobs that every thread should get.
-const JOBS_PER_THREAD_MIN: usize = 2;
-
-/// Scratch. Of each head: absorbed query, two latents, rope query, scores of one block, and of one run of it the
-/// parts of latents and of rope keys. Of all: the latent quantised: codes of one byte, two
-/// numbers for each unit of 16 columns at least.
-pub(super) fn scratch_len(mla: &MlaSpec) -> usize {
-    let of_head = 3 * mla.latent_rank + mla.rope_dim + 3 * KV_BLOCK_ROWS;
-    let quantised = mla.latent_rank.next_multiple_of(64) / 4 + 2 * mla.latent_rank.div_ceil(16);
-    HEADS_AT_ONCE.min(mla.heads) * of_head + quantised
+/// Weights of a layer's latent attention, but for the output projection.
+pub(super) struct LatentWeights {
+    query: QueryWeights,
+    latent_down: PlacedRows,
+    latent_down_bias: Option<Vec<f32>>,
+    latent_norm: Vec<f32>,
+    /// In units of whole heads.
+    pub(super) latent_up: PlacedHeads,
+    pub(super) index: Option<IndexWeights>,
 }
 
-/// Fills `buffers.context`, `[rows, heads * value_dim]`, from `buffers.query`.
-pub(super) fn attend(actor: &mut Attend, wave: &Wave, compute: &mut Compute, mla: &MlaSpec) {
-    let tokens = wave.rows.len();
-    compute.count_weights(actor.weights.latent_up.bytes());
-    let group = (TILES_MAX / mla.heads).max(1);
-    for first in (0..tokens).step_by(group) {
-        attend_rows(actor, wave, compute, mla, first..tokens.min(first + group));
+/// How queries are made of the normed state.
+enum QueryWeights {
+    /// In one step.
+    Whole(PlacedRows),
+    /// Through a low rank, which is normed.
+    Low { down: PlacedRows, bias: Option<Vec<f32>>, norm: Vec<f32>, up: PlacedRows },
+}
+
+/// The KV of a layer.
+pub(super) struct LatentPages {
+    pub(super) latents: Pages,
+    pub(super) rope_keys: Pages,
+    pub(super) index_keys: Pages,
+}
+
+/// The latent attention of one layer.
+pub(super) struct Latent {
+    pub(super) mla: MlaSpec,
+    pub(super) weights: LatentWeights,
+    pub(super) pages: LatentPages,
+}
+
+/// Working memory beside queries and context, for the widest layer.
+#[derive(Default)]
+pub(super) struct LatentBuffers {
+    query_low: Vec<f32>,
+    key_low: Vec<f32>,
+    normed: Vec<f32>,
+    index: IndexBuffers,
+}
+
+impl LatentBuffers {
+    /// Room for the largest wave in any layer.
+    pub(super) fn new(model: &ModelSpec, limits: &Limits) -> LatentBuffers {
+        let [query_low, key_low] = widths(model).map(|width| vec![0.0; limits.rows_max * width]);
+        let normed = vec![0.0; widths(model)[0]];
+        LatentBuffers { query_low, key_low, normed, index: IndexBuffers::new(model, limits) }
+    }
+
+    /// Bytes of [`LatentBuffers::new`].
+    pub(super) fn bytes(model: &ModelSpec, limits: &Limits) -> usize {
+        let [query_low, key_low] = widths(model);
+        let elements = limits.rows_max * (query_low + key_low) + query_low;
+        4 * elements + IndexBuffers::bytes(model, limits)
     }
 }
 
-/// As [`attend`], for rows whose tiles fit one grid.
-fn attend_rows(
-    actor: &mut Attend,
-    wave: &Wave,
-    compute: &mut Compute,
-    mla: &MlaSpec,
-    rows: Range<usize>,
-) {
-    let width = mla.heads * mla.value_dim;
-    let context = &mut actor.buffers.context[rows.start * width..rows.end * width];
-    let task = HeadTask {
-        kernels: compute.kernels,
-        arena: &actor.arena,
-        latent_up: &actor.weights.latent_up,
-        keys: &actor.keys,
-        query: &actor.buffers.query,
-        wave,
-        mla,
-        first_row: rows.start,
-        out: Grid::new(context, width, width, 1, mla.value_dim),
-    };
-    let latent_up = &actor.weights.latent_up;
-    let threads = compute.threads();
-    let heads_at_once =
-        (mla.heads * rows.len() / (threads * JOBS_PER_THREAD_MIN)).clamp(1, HEADS_AT_ONCE);
-    compute.run(
-        |jobs, _| {
-            let mut first = 0;
-            while first < mla.heads {
-                let node = latent_up.node_of(first);
-                let of_node =
-                    (first..mla.heads).take_while(|&head| latent_up.node_of(head) == node);
-                let count = of_node.take(heads_at_once).count();
-                for row in 0..rows.len() {
-                    jobs.push(node, Job { part: count as u32, row: row as u32, col: first as u32 });
-                }
-                first += count;
-            }
-        },
-        &task,
-    );
+/// Of the widest layer: the low rank of queries, and the latent with its rope key.
+fn widths(model: &ModelSpec) -> [usize; 2] {
+    [
+        widest(model, of_latent(|mla| mla.query_rank.unwrap_or(0))),
+        widest(model, of_latent(|mla| mla.latent_rank + mla.rope_dim)),
+    ]
 }
 
-struct HeadTask<'a> {
-    kernels: Kernels,
-    arena: &'a LayerArena,
-    latent_up: &'a PlacedHeads,
-    keys: &'a Keys,
-    query: &'a [f32],
-    wave: &'a Wave,
-    mla: &'a MlaSpec,
-    first_row: usize,
-    out: Grid<'a, f32>,
-}
-
-/// What the softmax over some blocks has gathered, beside the latent.
-struct Gathered {
-    largest: f32,
-    sum: f32,
-}
-
-/// A job's part of the scratch; `[heads, ..]` each but the last two.
-struct Room<'s> {
-    absorbed: &'s mut [f32],
-    rope_query: &'s mut [f32],
-    latents: &'s mut [f32],
-    /// Of the block at hand, [`KV_BLOCK_ROWS`] a head.
-    scores: &'s mut [f32],
-    /// Two parts of the scores of a run.
-    parts: [&'s mut [f32]; 2],
-    block_latents: &'s mut [f32],
-    quantised: &'s mut [f32],
-}
-
-impl<'s> Room<'s> {
-    fn new(heads: usize, mla: &MlaSpec, scratch: &'s mut [f32]) -> Room<'s> {
-        let mut rest = scratch;
-        let mut cut = |len: usize| rest.split_off_mut(..len).expect("scratch_len has room for all");
-        let (rank, block) = (mla.latent_rank, heads * KV_BLOCK_ROWS);
-        Room {
-            absorbed: cut(heads * rank),
-            rope_query: cut(heads * mla.rope_dim),
-            latents: cut(heads * rank),
-            scores: cut(block),
-            parts: [cut(block), cut(block)],
-            block_latents: cut(heads * rank),
-            quantised: rest,
-        }
-    }
-}
-
-impl Task for HeadTask<'_> {
-    fn run(&self, job: Job, scratch: &mut [f32]) {
-        let (first_head, heads) = (job.col as usize, job.part as usize);
-        let index = self.first_row + job.row as usize;
-        let rank = self.mla.latent_rank;
-        let mut room = Room::new(heads, self.mla, scratch);
-        let queries = room.absorbed.chunks_mut(rank);
-        for (head, (absorbed, rope)) in
-            queries.zip(room.rope_query.chunks_mut(self.mla.rope_dim)).enumerate()
-        {
-            self.turn_query(index, first_head + head, absorbed, rope);
-        }
-        let row = &self.wave.rows[index];
-        let selected = self.wave.selection.of(index);
-        let mut gathered: [Option<Gathered>; HEADS_AT_ONCE] = [const { None }; HEADS_AT_ONCE];
-        let mut taken = 0;
-        for block in 0..=row.position as usize / KV_BLOCK_ROWS {
-            let first = block * KV_BLOCK_ROWS;
-            let end = (first + KV_BLOCK_ROWS).min(row.position as usize + 1);
-            let listed = selected.map(|list| {
-                let rest = &list[taken..];
-                let count = rest.partition_point(|&position| (position as usize) < end);
-                taken += count;
-                &rest[..count]
-            });
-            let count = listed.map_or(end - first, <[u32]>::len);
-            if count == 0 {
-                continue;
-            }
-            let position = |i: usize| listed.map_or(first + i, |list| list[i] as usize);
-            self.block(row, &position, count, &mut room, &mut gathered[..heads]);
-        }
-        let latents = room.latents.chunks_mut(rank);
-        for (head, (latent, gathered)) in latents.zip(&gathered).enumerate() {
-            let gathered = gathered.as_ref().expect("a row attends at least to one position");
-            self.kernels.scale(1.0 / gathered.sum, latent);
-            let mut out = self.out.take(job.row as usize, first_head + head);
-            self.values(first_head + head, latent, room.quantised, out.row(0));
-        }
-    }
-}
-
-impl HeadTask<'_> {
-    /// The head's query in latent space, and its rope part turned.
-    fn turn_query(&self, index: usize, head: usize, absorbed: &mut [f32], rope_query: &mut [f32]) {
-        let mla = self.mla;
-        let width = mla.nope_dim + mla.rope_dim;
-        let query = &self.query[(index * mla.heads + head) * width..][..width];
-        absorbed.fill(0.0);
-        let keys = self.latent_up.key(self.arena, head);
-        self.kernels.transposed(keys, &query[..mla.nope_dim], absorbed);
-        let half = mla.rope_dim / 2;
-        let angles = index * half..(index + 1) * half;
-        let (cos, sin) = (&self.wave.rope.cos[angles.clone()], &self.wave.rope.sin[angles]);
-        self.kernels.rope(&query[mla.nope_dim..], cos, sin, mla.rope.interleaved, rope_query);
-    }
-
-    /// The head's values from the latent that it gathered.
-    fn values(&self, head: usize, latent: &[f32], scratch: &mut [f32], out: &mut [f32]) {
-        let weights = self.latent_up.value(self.arena, head);
-        let Some(layout) = ActivationLayout::of(weights.format(), latent.len()) else {
-            let x = Activations { data: latent, stride: latent.len(), rows: &[0] };
-            return self.kernels.matmul(weights, x, out);
+impl LatentWeights {
+    /// Places the weights of a layer.
+    ///
+    /// # Errors
+    /// When a vector can't be read.
+    pub(super) fn place(
+        placer: &mut Placer<'_>,
+        mla: &MlaSpec,
+    ) -> Result<LatentWeights, SourceError> {
+        let bias = |placer: &Placer<'_>, part| mla.bias.then(|| placer.vector(part)).transpose();
+        let index = match &mla.indexer {
+            IndexerUse::Full(_) => Some(IndexWeights::place(placer)?),
+            IndexerUse::Dense | IndexerUse::Shared => None,
         };
-        let (codes, rest) = scratch.split_at_mut(layout.codes() / 4);
-        let (scales, rest) = rest.split_at_mut(layout.units());
-        let codes = bytemuck::cast_slice_mut(codes);
-        let sums = bytemuck::cast_slice_mut(&mut rest[..layout.units()]);
-        let row = QuantisedRowMut { codes: &mut *codes, scales: &mut *scales, sums: &mut *sums };
-        self.kernels.quantise(&layout, latent, row);
-        let x = Quantised { layout, codes, scales, sums, rows: &[0] };
-        self.kernels.matmul_quantised(weights, x, out);
+        let query = match mla.query_rank {
+            None => QueryWeights::Whole(placer.rows(Part::Query, JOB_COLUMNS)),
+            Some(_) => QueryWeights::Low {
+                down: placer.rows(Part::QueryDown, JOB_COLUMNS),
+                bias: bias(placer, Part::QueryDownBias)?,
+                norm: placer.vector(Part::QueryNorm)?,
+                up: placer.rows(Part::QueryUp, JOB_COLUMNS),
+            },
+        };
+        Ok(LatentWeights {
+            query,
+            latent_down: placer.rows(Part::LatentDown, JOB_COLUMNS),
+            latent_down_bias: bias(placer, Part::LatentDownBias)?,
+            latent_norm: placer.vector(Part::LatentNorm)?,
+            latent_up: placer.heads(Part::LatentUp),
+            index,
+        })
+    }
+}
+
+impl Latent {
+    /// The attention of a layer, with room for the KV of `pages` pages; `None` when the system
+    /// doesn't give that much memory.
+    pub(super) fn new(
+        mla: MlaSpec,
+        weights: LatentWeights,
+        pages: usize,
+        arena: &LayerArena,
+    ) -> Option<Latent> {
+        let index_dim = indexer_of(&mla).map_or(0, |indexer| indexer.dim);
+        let room = |width: usize| Pages::new(1, width, pages, arena);
+        let pages = LatentPages {
+            latents: room(mla.latent_rank)?,
+            rope_keys: room(mla.rope_dim)?,
+            index_keys: room(index_dim)?,
+        };
+        Some(Latent { mla, weights, pages })
     }
 
-    /// One block for every head, merged into what blocks before it gave.
-    fn block(
-        &self,
-        row: &Row,
-        position: &dyn Fn(usize) -> usize,
-        count: usize,
-        room: &mut Room<'_>,
-        gathered: &mut [Option<Gathered>],
+    /// From the normed state to `buffers.context`.
+    pub(super) fn attend(
+        &mut self,
+        layer: LayerId,
+        arena: &LayerArena,
+        wave: &mut Wave,
+        compute: &mut Compute,
+        buffers: &mut Buffers,
     ) {
-        let page = self.wave.page_of(row, position(0));
-        let heads = gathered.len();
-        for run in runs(position, count) {
-            let place = self.keys.place(page, position(run.start));
-            let keys = [self.keys.latents(place, run.len()), self.keys.rope_keys(place, run.len())];
-            let queries = [&*room.absorbed, &*room.rope_query];
-            for ((keys, query), out) in keys.into_iter().zip(queries).zip(&mut room.parts) {
-                let rows = &HEAD_ROWS[..heads];
-                let x = Activations { data: query, stride: query.len() / heads, rows };
-                self.kernels.matmul(keys, x, &mut out[..heads * run.len()]);
+        self.project_down(arena, wave, compute, buffers);
+        let rope = wave.turn(&self.mla.rope, self.mla.rope_dim);
+        self.remember(wave, compute, &mut buffers.latent, rope);
+        self.project_up(arena, wave, compute, buffers);
+        self.select(layer, wave, compute, &mut buffers.latent.index, rope);
+        let Buffers { query, context, .. } = buffers;
+        let heads = absorbed::Heads { actor: self, arena, wave, query, rope };
+        heads.attend(compute, context);
+    }
+
+    /// The projections that read the normed state, and the norm of the query rank.
+    fn project_down(
+        &self,
+        arena: &LayerArena,
+        wave: &Wave,
+        compute: &mut Compute,
+        buffers: &mut Buffers,
+    ) {
+        let (tokens, x) = (wave.rows.len(), wave.h.as_slice());
+        let Buffers { query, latent, .. } = buffers;
+        let LatentBuffers { query_low, key_low, normed, index } = latent;
+        let (query, out) = match &self.weights.query {
+            QueryWeights::Whole(query_weights) => (query_weights, query),
+            QueryWeights::Low { down, .. } => (down, &mut *query_low),
+        };
+        let stride = query.cols;
+        let query = Product { weights: query, x, stride, out };
+        let latent = Product { weights: &self.weights.latent_down, x, stride, out: key_low };
+        let products = [query, latent].into_iter();
+        match &self.weights.index {
+            Some(weights) => {
+                let products = products.chain(index.products_down(weights, x, stride));
+                compute.all_rows_times(arena, tokens, products);
             }
-            let [content, turned] = &room.parts;
-            for head in 0..heads {
-                let part = head * run.len()..(head + 1) * run.len();
-                let parts = content[part.clone()].iter().zip(&turned[part]);
-                let scores = &mut room.scores[head * KV_BLOCK_ROWS..][run.clone()];
-                for (score, (content, turned)) in scores.iter_mut().zip(parts) {
-                    *score = (content + turned) * self.mla.score_scale;
+            None => compute.all_rows_times(arena, tokens, products),
+        }
+        if let QueryWeights::Low { bias, norm, down, .. } = &self.weights.query {
+            let rank = down.rows;
+            for low in query_low.chunks_mut(rank).take(tokens) {
+                if let Some(bias) = bias {
+                    compute.kernels.add(bias, low);
                 }
+                let normed = &mut normed[..rank];
+                compute.kernels.rms_norm(low, norm, self.mla.latent_norm_epsilon, normed);
+                low.copy_from_slice(normed);
             }
         }
-        self.add_latents(page, position, count, room, gathered);
     }
 
-    /// Softmax of every head's scores, the block's latents weighted by it, and both merged.
-    fn add_latents(
+    /// The projections that read the normed query rank; without one the index queries read the
+    /// normed state.
+    fn project_up(
         &self,
-        page: usize,
-        position: &dyn Fn(usize) -> usize,
-        count: usize,
-        room: &mut Room<'_>,
-        gathered: &mut [Option<Gathered>],
+        arena: &LayerArena,
+        wave: &Wave,
+        compute: &mut Compute,
+        buffers: &mut Buffers,
     ) {
-        // All heads have met the same blocks.
-        let is_first = gathered[0].is_none();
-        let into = if is_first { &mut *room.latents } else { &mut *room.block_latents };
-        into.fill(0.0);
-        let mut parts = [const { None }; HEADS_AT_ONCE];
-        for (part, scores) in parts.iter_mut().zip(room.scores.chunks_mut(KV_BLOCK_ROWS)) {
-            let (largest, sum) = self.kernels.softmax_block(&mut scores[..count]);
-            *part = Some(Gathered { largest, sum });
-        }
-        let rank = self.mla.latent_rank;
-        for run in runs(position, count) {
-            let place = self.keys.place(page, position(run.start));
-            let latents = self.keys.latent_rows(place, run.len());
-            let shares = &room.scores[run.start..];
-            self.kernels.weighted_sums(latents, shares, KV_BLOCK_ROWS, into, rank);
-        }
-        let blocks = room.block_latents.chunks(rank);
-        let heads = gathered.iter_mut().zip(parts).zip(room.latents.chunks_mut(rank).zip(blocks));
-        for ((before, part), (latent, block_latent)) in heads {
-            let part = part.expect("made above for every head");
-            *before = Some(match before.take() {
-                None => part,
-                Some(before) => self.merge(before, part, latent, block_latent),
-            });
+        let tokens = wave.rows.len();
+        let Buffers { query, latent, .. } = buffers;
+        let (x, up) = match &self.weights.query {
+            QueryWeights::Whole(_) => (wave.h.as_slice(), None),
+            QueryWeights::Low { up, .. } => (latent.query_low.as_slice(), Some(up)),
+        };
+        let query =
+            up.map(|weights| Product { weights, x, stride: weights.cols, out: &mut *query });
+        let index = self.weights.index.as_ref();
+        let index = index.map(|weights| latent.index.product_up(weights, x));
+        let products = query.into_iter().chain(index);
+        if up.is_some() || self.weights.index.is_some() {
+            compute.all_rows_times(arena, tokens, products);
         }
     }
 
-    /// A later block into what the blocks before it gave.
-    fn merge(
-        &self,
-        before: Gathered,
-        block: Gathered,
-        latent: &mut [f32],
-        block_latent: &[f32],
-    ) -> Gathered {
-        let largest = if block.largest > before.largest { block.largest } else { before.largest };
-        let keep = millstream_kernels::math::exp(before.largest - largest);
-        let take = millstream_kernels::math::exp(block.largest - largest);
-        let sum = take.mul_add(block.sum, before.sum * keep);
-        self.kernels.scale(keep, latent);
-        self.kernels.axpy(take, block_latent, latent);
-        Gathered { largest, sum }
+    /// Latents and rope keys of the rows go into their pages.
+    fn remember(
+        &mut self,
+        wave: &Wave,
+        compute: &Compute,
+        buffers: &mut LatentBuffers,
+        rope: usize,
+    ) {
+        let Latent { mla, weights, pages } = self;
+        let kernels = compute.kernels;
+        let width = mla.latent_rank + mla.rope_dim;
+        for (index, row) in wave.rows.iter().enumerate() {
+            let low = &mut buffers.key_low[index * width..][..width];
+            if let Some(bias) = &weights.latent_down_bias {
+                kernels.add(bias, low);
+            }
+            let position = row.position as usize;
+            let place = pages.latents.place(wave.page_of(row, position), 0, position);
+            let latent = pages.latents.row_mut(place);
+            let (low, key) = low.split_at(mla.latent_rank);
+            kernels.rms_norm(low, &weights.latent_norm, mla.latent_norm_epsilon, latent);
+            let (cos, sin) = wave.ropes[rope].of(index);
+            let out = pages.rope_keys.row_mut(place);
+            kernels.rope(key, cos, sin, mla.rope.interleaved, out);
+        }
     }
-}
 
-/// The runs of neighbours among the first `count` positions.
-fn runs(position: &dyn Fn(usize) -> usize, count: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut first = 0;
-    std::iter::from_fn(move || {
-        let begin = first;
-        if begin == count {
-            return None;
+    /// Which positions the rows look at.
+    fn select(
+        &mut self,
+        layer: LayerId,
+        wave: &mut Wave,
+        compute: &mut Compute,
+        buffers: &mut IndexBuffers,
+        rope: usize,
+    ) {
+        let tokens = wave.rows.len();
+        match self.mla.indexer {
+            IndexerUse::Dense => wave.selection.counts[..tokens].fill(None),
+            IndexerUse::Shared => {}
+            IndexerUse::Full(index) => {
+                indexer::select(self, wave, compute, buffers, &index, rope);
+                wave.trace.keep_selection(layer, &wave.selection, tokens);
+            }
         }
-        first += 1;
-        while first < count && position(first) == position(first - 1) + 1 {
-            first += 1;
-        }
-        Some(begin..first)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_are_whole_and_in_order() {
-        let positions = [3, 4, 5, 9, 11, 12];
-        let found: Vec<_> = runs(&|i| positions[i], positions.len()).collect();
-        assert_eq!(found, [0..3, 3..4, 4..6]);
-        assert_eq!(runs(&|i| i, 0).count(), 0);
     }
 }

@@ -1,24 +1,30 @@
-//! Attend(L): norm, latent attention over the KV that it owns, residual, norm.
+//! Attend(L): norm, attention over the KV that it owns, residual, norm.
 //!
 //! One actor a layer. It owns the layer's KV pages and weights; a wave comes in with the residual
 //! stream and goes on with the residual stream after attention and the normed state for the FFN.
-//! Working memory is the compute seat's, one for all layers, and is lent for each wave.
-//! Attention runs in absorbed form for one row and for many (DeepSeek-V2, arXiv 2405.04434,
-//! appendix; the order of sums is docs/determinism.md).
+//! Between the norms one of two kinds makes every head's values: latent attention (`latent.rs`, its
+//! jobs in `absorbed.rs`, which positions in `indexer.rs`) or grouped-query attention (`grouped.rs`,
+//! its jobs in `grouped_heads.rs`). Working memory is the compute seat's, one for all layers, and is
+//! lent for each wave. The order of sums is docs/determinism.md.
 
+mod absorbed;
+mod grouped;
+mod grouped_heads;
 mod indexer;
-mod keys;
 mod latent;
+mod pages;
+mod softmax;
 
-use crate::compute::{Compute, Product};
+use crate::compute::Compute;
 use crate::ids::LayerId;
-use crate::limits::{JOB_COLUMNS, Limits};
-use crate::placed::{PlacedHeads, PlacedRows, PlacedSlices, Placer};
-use crate::spec::{AttentionSpec, IndexerSpec, IndexerUse, LayerSpec, MlaSpec, ModelSpec};
+use crate::limits::Limits;
+use crate::placed::{PlacedSlices, Placer};
+use crate::spec::{AttentionSpec, GqaSpec, LayerSpec, MlaSpec, ModelSpec};
 use crate::stage::{ActorId, Message, SeatContext, Stage, StageKind};
 use crate::wave::Wave;
 use crate::weights::{Part, SourceError};
-use keys::Keys;
+use grouped::{Grouped, GroupedBuffers, GroupedWeights};
+use latent::{Latent, LatentBuffers, LatentWeights};
 use millstream_topology::arena::LayerArena;
 use std::sync::Arc;
 
@@ -26,105 +32,117 @@ use std::sync::Arc;
 const HEADS_AT_ONCE: usize = 8;
 /// The rows of so many heads' queries.
 static HEAD_ROWS: [u32; HEADS_AT_ONCE] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// Jobs that every thread should get of a batch.
+const JOBS_PER_THREAD_MIN: usize = 2;
 
-/// The latent attention of one layer.
+/// The attention of one layer.
 pub struct Attend {
     layer: LayerId,
-    spec: LayerSpec,
     hidden: usize,
-    keys: Keys,
-    weights: AttendWeights,
-    /// The compute seat's while a wave is handled, else empty.
-    buffers: Buffers,
+    /// Of both norms.
+    norm_epsilon: f32,
+    weights: SharedWeights,
+    kind: Kind,
+    /// Where a wave goes from here.
+    next: StageKind,
     arena: Arc<LayerArena>,
+}
+
+/// What makes the heads' values.
+enum Kind {
+    Latent(Box<Latent>),
+    Grouped(Box<Grouped>),
 }
 
 /// Weights of a layer's attention, placed but not yet mapped.
 pub struct AttendWeights {
+    shared: SharedWeights,
+    kind: KindWeights,
+}
+
+/// What every kind of attention has.
+struct SharedWeights {
     input_norm: Vec<f32>,
     post_norm: Vec<f32>,
-    query_down: PlacedRows,
-    query_down_bias: Option<Vec<f32>>,
-    query_norm: Vec<f32>,
-    query_up: PlacedRows,
-    latent_down: PlacedRows,
-    latent_down_bias: Option<Vec<f32>>,
-    latent_norm: Vec<f32>,
-    /// In units of whole heads.
-    latent_up: PlacedHeads,
     output: PlacedSlices,
     output_bias: Option<Vec<f32>>,
-    index: Option<indexer::IndexWeights>,
+}
+
+enum KindWeights {
+    Latent(LatentWeights),
+    Grouped(GroupedWeights),
 }
 
 /// Working memory of one wave's attention, for the widest layer. `[rows, ..]` each.
 #[derive(Default)]
 pub struct Buffers {
-    query_low: Vec<f32>,
     query: Vec<f32>,
-    key_low: Vec<f32>,
     context: Vec<f32>,
     out: Vec<f32>,
-    normed: Vec<f32>,
-    index: indexer::IndexBuffers,
+    latent: LatentBuffers,
+    grouped: GroupedBuffers,
 }
 
 impl Buffers {
     /// Room for the largest wave in any layer.
     pub fn new(model: &ModelSpec, limits: &Limits) -> Buffers {
-        let room = |width: fn(&MlaSpec) -> usize| vec![0.0; limits.rows_max * widest(model, width)];
+        let room = |width: usize| vec![0.0; limits.rows_max * width];
         Buffers {
-            query_low: room(query_low_width),
-            query: room(query_width),
-            key_low: room(key_low_width),
-            context: room(context_width),
-            out: vec![0.0; limits.rows_max * model.hidden],
-            normed: vec![0.0; widest(model, normed_width)],
-            index: indexer::IndexBuffers::new(model, limits),
+            query: room(widest(model, query_width)),
+            context: room(widest(model, context_width)),
+            out: room(model.hidden),
+            latent: LatentBuffers::new(model, limits),
+            grouped: GroupedBuffers::new(model, limits),
         }
     }
 
     /// Bytes of [`Buffers::new`].
     pub fn bytes(model: &ModelSpec, limits: &Limits) -> usize {
-        let widths = [query_low_width, query_width, key_low_width, context_width];
-        let of_row: usize = widths.into_iter().map(|width| widest(model, width)).sum();
-        let elements = limits.rows_max * (of_row + model.hidden) + widest(model, normed_width);
-        4 * elements + indexer::IndexBuffers::bytes(model, limits)
+        let of_row = widest(model, query_width) + widest(model, context_width) + model.hidden;
+        let kinds = LatentBuffers::bytes(model, limits) + GroupedBuffers::bytes(model, limits);
+        4 * limits.rows_max * of_row + kinds
     }
 }
 
-fn query_low_width(mla: &MlaSpec) -> usize {
-    mla.query_rank
+fn query_width(attention: &AttentionSpec) -> usize {
+    match attention {
+        AttentionSpec::Mla(mla) => mla.heads * (mla.nope_dim + mla.rope_dim),
+        AttentionSpec::Gqa(gqa) => gqa.heads * gqa.head_dim,
+    }
 }
 
-fn query_width(mla: &MlaSpec) -> usize {
-    mla.heads * (mla.nope_dim + mla.rope_dim)
-}
-
-fn key_low_width(mla: &MlaSpec) -> usize {
-    mla.latent_rank + mla.rope_dim
-}
-
-fn context_width(mla: &MlaSpec) -> usize {
-    mla.heads * mla.value_dim
-}
-
-fn normed_width(mla: &MlaSpec) -> usize {
-    mla.query_rank.max(mla.latent_rank)
+fn context_width(attention: &AttentionSpec) -> usize {
+    let (heads, value_dim) = attention.values();
+    heads * value_dim
 }
 
 /// The largest of a width over all layers.
-fn widest(model: &ModelSpec, width: fn(&MlaSpec) -> usize) -> usize {
-    let of = |layer: &LayerSpec| {
-        let AttentionSpec::Mla(mla) = &layer.attention;
-        width(mla)
-    };
-    model.layers.iter().map(of).max().unwrap_or(0)
+fn widest(model: &ModelSpec, width: impl Fn(&AttentionSpec) -> usize) -> usize {
+    model.layers.iter().map(|layer| width(&layer.attention)).max().unwrap_or(0)
+}
+
+/// A width that latent attention alone has.
+fn of_latent(width: impl Fn(&MlaSpec) -> usize) -> impl Fn(&AttentionSpec) -> usize {
+    move |attention| match attention {
+        AttentionSpec::Mla(mla) => width(mla),
+        AttentionSpec::Gqa(_) => 0,
+    }
+}
+
+/// A width that grouped-query attention alone has.
+fn of_grouped(width: impl Fn(&GqaSpec) -> usize) -> impl Fn(&AttentionSpec) -> usize {
+    move |attention| match attention {
+        AttentionSpec::Gqa(gqa) => width(gqa),
+        AttentionSpec::Mla(_) => 0,
+    }
 }
 
 /// f32 elements of scratch for one attention job.
-pub fn scratch_len(mla: &MlaSpec) -> usize {
-    latent::scratch_len(mla).max(indexer::SCRATCH_LEN)
+pub fn scratch_len(attention: &AttentionSpec) -> usize {
+    match attention {
+        AttentionSpec::Mla(mla) => absorbed::scratch_len(mla).max(indexer::SCRATCH_LEN),
+        AttentionSpec::Gqa(gqa) => grouped_heads::scratch_len(gqa),
+    }
 }
 
 impl AttendWeights {
@@ -133,33 +151,30 @@ impl AttendWeights {
     /// # Errors
     /// When a vector can't be read.
     pub fn place(placer: &mut Placer<'_>, spec: &LayerSpec) -> Result<AttendWeights, SourceError> {
-        let AttentionSpec::Mla(mla) = &spec.attention;
-        let bias = |placer: &Placer<'_>, part| mla.bias.then(|| placer.vector(part)).transpose();
-        let index = match &mla.indexer {
-            IndexerUse::Full(_) => Some(indexer::IndexWeights::place(placer)?),
-            _ => None,
+        let (kind, output_bias) = match &spec.attention {
+            AttentionSpec::Mla(mla) => {
+                (KindWeights::Latent(LatentWeights::place(placer, mla)?), mla.bias)
+            }
+            AttentionSpec::Gqa(gqa) => {
+                (KindWeights::Grouped(GroupedWeights::place(placer, gqa)?), gqa.output_bias)
+            }
         };
-        Ok(AttendWeights {
+        let shared = SharedWeights {
             input_norm: placer.vector(Part::InputNorm)?,
             post_norm: placer.vector(Part::PostNorm)?,
-            query_down: placer.rows(Part::QueryDown, JOB_COLUMNS),
-            query_down_bias: bias(placer, Part::QueryDownBias)?,
-            query_norm: placer.vector(Part::QueryNorm)?,
-            query_up: placer.rows(Part::QueryUp, JOB_COLUMNS),
-            latent_down: placer.rows(Part::LatentDown, JOB_COLUMNS),
-            latent_down_bias: bias(placer, Part::LatentDownBias)?,
-            latent_norm: placer.vector(Part::LatentNorm)?,
-            latent_up: placer.heads(Part::LatentUp),
             output: placer.slices(Part::Output),
-            output_bias: bias(placer, Part::OutputBias)?,
-            index,
-        })
+            output_bias: output_bias.then(|| placer.vector(Part::OutputBias)).transpose()?,
+        };
+        Ok(AttendWeights { shared, kind })
     }
 }
 
 impl Attend {
     /// The actor, with room for the KV of all pages; `None` when the system doesn't give that much
     /// memory.
+    ///
+    /// # Panics
+    /// When the weights are of another kind of attention than the layer's.
     pub fn new(
         layer: LayerId,
         model: &ModelSpec,
@@ -167,132 +182,51 @@ impl Attend {
         weights: AttendWeights,
         arena: Arc<LayerArena>,
     ) -> Option<Attend> {
-        let spec = model.layers[layer.index()].clone();
-        let AttentionSpec::Mla(mla) = &spec.attention;
-        // The largest by far comes first, so that a refusal is told and not died of.
-        let keys = Keys::new(mla, limits.kv_pages_max, &arena)?;
-        let buffers = Buffers::default();
-        Some(Attend { layer, hidden: model.hidden, keys, weights, buffers, arena, spec })
+        let spec = &model.layers[layer.index()];
+        let AttendWeights { shared, kind } = weights;
+        let pages = limits.kv_pages_max;
+        let kind = match (&spec.attention, kind) {
+            (AttentionSpec::Mla(mla), KindWeights::Latent(weights)) => {
+                Kind::Latent(Box::new(Latent::new(mla.clone(), weights, pages, &arena)?))
+            }
+            (AttentionSpec::Gqa(gqa), KindWeights::Grouped(weights)) => {
+                Kind::Grouped(Box::new(Grouped::new(gqa.clone(), weights, pages, &arena)?))
+            }
+            _ => panic!("{layer} has weights of another kind of attention"),
+        };
+        let next = match spec.moe() {
+            Some(_) => StageKind::Router,
+            None => StageKind::Matmul,
+        };
+        let (hidden, norm_epsilon) = (model.hidden, spec.norm_epsilon);
+        Some(Attend { layer, hidden, norm_epsilon, weights: shared, kind, next, arena })
     }
 
-    fn attend(&mut self, wave: &mut Wave, compute: &mut Compute) {
-        let AttentionSpec::Mla(mla) = &self.spec.attention;
-        let mla = mla.clone();
-        self.project_down(wave, compute, &mla);
-        self.remember(wave, compute, &mla);
-        self.project_up(wave, compute, &mla);
-        self.select(wave, compute, &mla);
-        let tokens = wave.rows.len();
-        latent::attend(self, wave, compute, &mla);
-        let width = mla.heads * mla.value_dim;
-        let out = &mut self.buffers.out;
-        let (context, output) = (&self.buffers.context, &self.weights.output);
-        compute.slices_times(&self.arena, output, context, width, tokens, out);
-        let kernels = compute.kernels;
+    fn attend(&mut self, wave: &mut Wave, compute: &mut Compute, buffers: &mut Buffers) {
+        let (tokens, hidden) = (wave.rows.len(), self.hidden);
+        let (kernels, weights) = (compute.kernels, &self.weights);
+        let all = ..tokens * hidden;
+        let rows = wave.x[all].chunks(hidden).zip(wave.h[all].chunks_mut(hidden));
+        rows.for_each(|(x, h)| kernels.rms_norm(x, &weights.input_norm, self.norm_epsilon, h));
+        match &mut self.kind {
+            Kind::Latent(latent) => {
+                latent.attend(self.layer, &self.arena, wave, compute, buffers);
+            }
+            Kind::Grouped(grouped) => grouped.attend(&self.arena, wave, compute, buffers),
+        }
+        let Buffers { context, out, .. } = buffers;
+        let stride = weights.output.slice_cols * compute.map.slices;
+        compute.slices_times(&self.arena, &weights.output, context, stride, tokens, out);
         for row in 0..tokens {
-            let range = row * self.hidden..(row + 1) * self.hidden;
+            let range = row * hidden..(row + 1) * hidden;
             let out = &mut out[range.clone()];
-            if let Some(bias) = &self.weights.output_bias {
+            if let Some(bias) = &weights.output_bias {
                 kernels.add(bias, out);
             }
             let x = &mut wave.x[range.clone()];
             kernels.add(out, x);
-            let norm = &self.weights.post_norm;
-            kernels.rms_norm(x, norm, self.spec.norm_epsilon, &mut wave.h[range]);
+            kernels.rms_norm(x, &weights.post_norm, self.norm_epsilon, &mut wave.h[range]);
         }
-    }
-
-    /// Norm, then the projections that read the normed state.
-    fn project_down(&mut self, wave: &mut Wave, compute: &mut Compute, mla: &MlaSpec) {
-        let (tokens, stride) = (wave.rows.len(), self.hidden);
-        let kernels = compute.kernels;
-        for row in 0..tokens {
-            let range = row * stride..(row + 1) * stride;
-            let (x, h) = (&wave.x[range.clone()], &mut wave.h[range]);
-            kernels.rms_norm(x, &self.weights.input_norm, self.spec.norm_epsilon, h);
-        }
-        let Buffers { query_low, key_low, normed, index, .. } = &mut self.buffers;
-        let (weights, x) = (&self.weights, wave.h.as_slice());
-        let query = Product { weights: &weights.query_down, x, stride, out: &mut *query_low };
-        let latent = Product { weights: &weights.latent_down, x, stride, out: key_low };
-        let products = [query, latent].into_iter();
-        match &weights.index {
-            Some(weights) => {
-                let products = products.chain(index.products_down(weights, x, stride));
-                compute.all_rows_times(&self.arena, tokens, products);
-            }
-            None => compute.all_rows_times(&self.arena, tokens, products),
-        }
-        for low in query_low.chunks_mut(mla.query_rank).take(tokens) {
-            if let Some(bias) = &self.weights.query_down_bias {
-                kernels.add(bias, low);
-            }
-            let normed = &mut normed[..mla.query_rank];
-            kernels.rms_norm(low, &self.weights.query_norm, mla.latent_norm_epsilon, normed);
-            low.copy_from_slice(normed);
-        }
-    }
-
-    /// The projections that read the normed query rank.
-    fn project_up(&mut self, wave: &Wave, compute: &mut Compute, mla: &MlaSpec) {
-        let (tokens, stride) = (wave.rows.len(), mla.query_rank);
-        let Buffers { query_low, query, index, .. } = &mut self.buffers;
-        let x = query_low.as_slice();
-        let product = Product { weights: &self.weights.query_up, x, stride, out: query };
-        match &self.weights.index {
-            Some(weights) => {
-                let products = [product, index.product_up(weights, x, stride)];
-                compute.all_rows_times(&self.arena, tokens, products);
-            }
-            None => compute.rows_times(&self.arena, tokens, product),
-        }
-    }
-
-    /// Latents and rope keys of the rows go into their pages.
-    fn remember(&mut self, wave: &mut Wave, compute: &mut Compute, mla: &MlaSpec) {
-        wave.turn(mla.rope, mla.rope_dim);
-        let kernels = compute.kernels;
-        let half = mla.rope_dim / 2;
-        let width = mla.latent_rank + mla.rope_dim;
-        for (index, row) in wave.rows.iter().enumerate() {
-            let low = &mut self.buffers.key_low[index * width..][..width];
-            if let Some(bias) = &self.weights.latent_down_bias {
-                kernels.add(bias, low);
-            }
-            let position = row.position as usize;
-            let place = self.keys.place(wave.page_of(row, position), position);
-            let latent = self.keys.latent_mut(place);
-            let norm = &self.weights.latent_norm;
-            kernels.rms_norm(&low[..mla.latent_rank], norm, mla.latent_norm_epsilon, latent);
-            let angles = index * half..(index + 1) * half;
-            kernels.rope(
-                &low[mla.latent_rank..],
-                &wave.rope.cos[angles.clone()],
-                &wave.rope.sin[angles],
-                mla.rope.interleaved,
-                self.keys.rope_key_mut(place),
-            );
-        }
-    }
-
-    /// Which positions the rows look at.
-    fn select(&mut self, wave: &mut Wave, compute: &mut Compute, mla: &MlaSpec) {
-        let tokens = wave.rows.len();
-        match &mla.indexer {
-            IndexerUse::Dense => wave.selection.counts[..tokens].fill(None),
-            IndexerUse::Shared => {}
-            IndexerUse::Full(index) => {
-                indexer::select(self, wave, compute, mla, index);
-                wave.trace.keep_selection(self.layer, &wave.selection, tokens);
-            }
-        }
-    }
-}
-
-fn indexer_of(mla: &MlaSpec) -> Option<&IndexerSpec> {
-    match &mla.indexer {
-        IndexerUse::Full(indexer) => Some(indexer),
-        _ => None,
     }
 }
 
@@ -306,13 +240,9 @@ impl Stage for Attend {
             panic!("attend takes waves, not {message:?}")
         };
         let (compute, outbox) = seat.compute();
-        std::mem::swap(&mut self.buffers, &mut compute.attention);
-        self.attend(&mut wave, compute);
-        std::mem::swap(&mut self.buffers, &mut compute.attention);
-        let next = match self.spec.moe() {
-            Some(_) => StageKind::Router,
-            None => StageKind::Matmul,
-        };
-        outbox.send_wave(self.layer, next, wave);
+        let mut buffers = std::mem::take(&mut compute.attention);
+        self.attend(&mut wave, compute, &mut buffers);
+        compute.attention = buffers;
+        outbox.send_wave(self.layer, self.next, wave);
     }
 }

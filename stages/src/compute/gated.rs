@@ -1,4 +1,4 @@
-//! Gated units, `down * (silu(gate * x) * (up * x))`: experts, shared experts, dense layers.
+//! Gated units, `down * (silu(gate * x) * (up * x))` and its kin: experts, shared experts, dense layers.
 //!
 //! Owned by [`Compute`]. Units of one shape are computed in one batch of jobs for all their gate and up
 //! rows and one for all their down columns, as many at a time as fit the buffers and the grids: a
@@ -68,8 +68,12 @@ impl Compute {
             let down = |unit: usize, slice: usize| batch[unit].weights.down(slice);
             let input = SlicedInput { data: &inner, slice_offset: tokens * width, stride: width };
             let partials = std::mem::take(&mut self.partials);
-            let partials = self.sum_slices(partials, &down, runs, input);
+            let mut partials = self.sum_slices(partials, &down, runs, input);
             for (index, run) in runs.iter().enumerate() {
+                if let Some(biases) = batch[index].weights.biases() {
+                    let rows = partials[run.start * hidden..run.end * hidden].chunks_mut(hidden);
+                    rows.for_each(|row| self.kernels.add(biases.down, row));
+                }
                 give(first + index, &partials[run.start * hidden..run.end * hidden]);
             }
             self.partials = partials;
@@ -205,7 +209,7 @@ fn rows_of(units: &[GatedUnit<'_>]) -> usize {
     rows.max().unwrap_or(0)
 }
 
-/// Gate and up of one slice of one unit, then silu(gate) * up; a tile is some inner columns.
+/// Gate and up of one slice of one unit, then the two joined; a tile is some inner columns.
 struct GateUpTask<'a> {
     kernels: Kernels,
     units: &'a [GatedUnit<'a>],
@@ -229,14 +233,22 @@ impl Task for GateUpTask<'_> {
         let [gate_input, up_input] = self.inputs[unit];
         let weights = self.units[unit].weights;
         multiply(self.kernels, weights.gate(slice).slice(range.clone()), gate_input, gate);
-        multiply(self.kernels, weights.up(slice).slice(range), up_input, up);
-        let mut results = gate.chunks(cols).zip(up.chunks(cols));
+        multiply(self.kernels, weights.up(slice).slice(range.clone()), up_input, up);
+        if let Some(biases) = weights.biases() {
+            let first = slice * weights.slice_width() + range.start;
+            for (bias, rows) in [(biases.gate, &mut *gate), (biases.up, &mut *up)] {
+                let bias = &bias[first..first + cols];
+                rows.chunks_mut(cols).for_each(|row| self.kernels.add(bias, row));
+            }
+        }
+        let activation = weights.activation();
+        let mut results = gate.chunks_mut(cols).zip(up.chunks(cols));
         let first = (slice * total + run.start) / self.tile_rows;
         for tile in first..first + run.len() / self.tile_rows {
             let mut tile = self.out.take(tile, job.col as usize);
             for row in 0..tile.rows() {
                 let (gate, up) = results.next().expect("a result for each row");
-                self.kernels.silu_mul(gate, up, tile.row(row));
+                activation.join(self.kernels, gate, up, tile.row(row));
             }
         }
     }

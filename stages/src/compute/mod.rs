@@ -136,12 +136,16 @@ impl Compute {
 fn quantised_codes_max(spec: &ModelSpec) -> usize {
     let sliced = |width: usize| (width / spec.slices).next_multiple_of(64) * spec.slices;
     let of_layer = |layer: &LayerSpec| {
-        let AttentionSpec::Mla(mla) = &layer.attention;
+        let (heads, value_dim) = layer.attention.values();
+        let query_rank = match &layer.attention {
+            AttentionSpec::Mla(mla) => mla.query_rank.unwrap_or(0),
+            AttentionSpec::Gqa(_) => 0,
+        };
         let ffn = match &layer.ffn {
             FfnSpec::Dense { intermediate } => sliced(*intermediate),
             FfnSpec::Moe(moe) => sliced(moe.intermediate).max(sliced(moe.shared_intermediate)),
         };
-        ffn.max(sliced(mla.heads * mla.value_dim)).max(mla.query_rank.next_multiple_of(64))
+        ffn.max(sliced(heads * value_dim)).max(query_rank.next_multiple_of(64))
     };
     let widest = spec.layers.iter().map(of_layer).max().unwrap_or(0);
     widest.max(spec.hidden.next_multiple_of(64))

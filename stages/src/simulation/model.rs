@@ -7,7 +7,7 @@
 use super::random::Random;
 use crate::ids::{ExpertId, FileId, LayerId};
 use crate::load::{EXPERT_MATRICES, ExpertMatrix, ExpertShape};
-use crate::parts::{expert_parts, part_shape};
+use crate::parts::{EXPERT_BIASES, expert_parts, part_shape};
 use crate::spec::ModelSpec;
 use crate::weights::{Extent, Part, Rectangle, SourceError, Staged, WeightSource};
 use millstream_kernels::formats::{f16::f32_to_f16, fp8};
@@ -142,6 +142,8 @@ impl RandomModel {
             | Part::FinalNorm
             | Part::QueryNorm
             | Part::LatentNorm
+            | Part::QueryHeadsNorm
+            | Part::KeyHeadsNorm
             | Part::IndexKeyNorm => (1.0, 0.25),
             Part::Embedding => (0.0, 0.8),
             _ => (0.0, 1.6 / (cols as f32).sqrt()),
@@ -213,7 +215,7 @@ impl WeightSource for RandomModel {
             Part::ExpertGate(_) => self.formats.experts[0],
             Part::ExpertUp(_) => self.formats.experts[1],
             Part::ExpertDown(_) => self.formats.experts[2],
-            _ if rows == 1 => WeightFormat::F32,
+            _ if rows == 1 || EXPERT_BIASES.contains(&part) => WeightFormat::F32,
             // The router chooses; it stays a float as in every real model.
             Part::Router if self.formats.resident != WeightFormat::Bf16 => WeightFormat::F32,
             _ => self.formats.resident,

@@ -3,7 +3,7 @@
 use super::model::{RandomFormats, RandomModel};
 use super::random::Random;
 use super::reader::{FaultyReader, Manners};
-use super::small_spec;
+use super::specs::{alternating_spec, plain_spec, small_spec};
 use crate::caps::Caps;
 use crate::foresight::Recording;
 use crate::ids::{ExpertId, SequenceId, Tag};
@@ -35,7 +35,7 @@ const STEPS_MAX: usize = 2_000_000;
 
 /// The models that runs take in turn: made once for many runs.
 pub struct World {
-    cases: [Case; 2],
+    cases: [Case; 5],
 }
 
 /// A model, and what the straight-line pass makes of the sequences.
@@ -70,8 +70,8 @@ struct Fed {
 }
 
 impl World {
-    /// The small model, in f32 tensor by tensor for even seeds, in integers and laid out as slots
-    /// for odd ones, and its references.
+    /// The small models with latent and with alternating attention, each in f32 tensor by tensor and
+    /// in integers laid out as slots, and one without experts; and their references.
     pub fn new() -> World {
         let scale = ScaleType::F32;
         let integers = RandomFormats {
@@ -82,9 +82,16 @@ impl World {
                 WeightFormat::Int2Row(scale),
             ],
         };
-        let tensors = RandomModel::new(small_spec(), 42, WeightFormat::F32);
-        let packed = RandomModel::packed(small_spec(), 42, integers);
-        World { cases: [tensors, packed].map(Case::new) }
+        let tensors = |spec| RandomModel::new(spec, 42, WeightFormat::F32);
+        let packed = |spec| RandomModel::packed(spec, 42, integers);
+        let models = [
+            tensors(small_spec()),
+            packed(small_spec()),
+            tensors(alternating_spec()),
+            packed(alternating_spec()),
+            tensors(plain_spec()),
+        ];
+        World { cases: models.map(Case::new) }
     }
 }
 
@@ -111,7 +118,7 @@ impl World {
     /// the message of the first two names the seed.
     pub fn run(&self, seed: u64, manners: Manners) -> Outcome {
         let mut random = Random::new(seed ^ 0x5EED);
-        let case = &self.cases[(seed % 2) as usize];
+        let case = &self.cases[(seed % self.cases.len() as u64) as usize];
         let blueprint = case.draw_blueprint(&mut random);
         let (scratch_len, jobs_max) = executor_bounds(&blueprint);
         let crew = SimCrew::new(&SimPlan {
@@ -323,8 +330,15 @@ impl Run<'_> {
 
     /// A hint out of the blue, as a lookahead might give.
     fn throw_hint(&mut self) {
-        let layer = crate::ids::LayerId(1 + self.random.below(2) as u32);
-        let expert = ExpertId(self.random.below(6) as u32);
+        let layers = self.case.model.spec.layers.iter().enumerate();
+        let with_experts = layers.filter_map(|(layer, spec)| Some((layer, spec.moe()?.experts)));
+        let with_experts: Vec<(usize, usize)> = with_experts.collect();
+        if with_experts.is_empty() {
+            return;
+        }
+        let (layer, experts) = with_experts[self.random.below(with_experts.len())];
+        let layer = crate::ids::LayerId(layer as u32);
+        let expert = ExpertId(self.random.below(experts) as u32);
         let directory = &self.assembly.directory;
         let seat = directory.seat_of[StageKind::Prefetch as usize];
         let inbox = &directory.inboxes[seat.index()];

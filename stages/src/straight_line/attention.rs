@@ -1,225 +1,70 @@
-//! Latent attention and the indexer of the straight-line pass.
+//! What both kinds of attention of the straight-line pass share: softmax by blocks, rotary position.
 
-use super::{LayerCache, Real, Selection, StraightLine, add_to, largest};
-use crate::ids::LayerId;
-use crate::spec::{IndexerSpec, IndexerUse, MlaSpec, RopeSpec};
-use crate::weights::{Part, SourceError};
-
-/// Positions per KV block: softmax runs within a block, blocks are merged left to right.
-const KV_BLOCK: usize = crate::limits::KV_BLOCK_ROWS;
-
-impl<R: Real> StraightLine<'_, R> {
-    /// Attention of one row. `selected` carries the selection of the last layer with an indexer.
-    pub(super) fn attention(
-        &mut self,
-        id: LayerId,
-        mla: &MlaSpec,
-        h: &[R],
-        selected: &mut Option<Vec<u32>>,
-    ) -> Result<(Vec<R>, Option<Selection>), SourceError> {
-        let position = self.positions;
-        let bias = |part| mla.bias.then_some(part);
-        let query_low =
-            self.projected_and_normed(id, h, Part::QueryDown, bias(Part::QueryDownBias), None)?;
-        self.fetch(Some(id), Part::QueryNorm)?;
-        let norm = &self.table(Some(id), Part::QueryNorm).data;
-        let query_low = R::rms_norm(&query_low, norm, mla.latent_norm_epsilon);
-        let key_low = self.projected_and_normed(
-            id,
-            h,
-            Part::LatentDown,
-            bias(Part::LatentDownBias),
-            Some((mla.latent_rank, mla.latent_norm_epsilon)),
-        )?;
-        let rope_key = rope(&key_low[mla.latent_rank..], mla.rope, position);
-        let cache = &mut self.caches[id.index()];
-        cache.latents.push(key_low[..mla.latent_rank].to_vec());
-        cache.rope_keys.push(rope_key);
-
-        let mut selection = None;
-        match &mla.indexer {
-            IndexerUse::Dense => *selected = None,
-            IndexerUse::Shared => {}
-            IndexerUse::Full(indexer) => {
-                selection = self.select(id, mla, indexer, h, &query_low)?;
-                *selected = selection.as_ref().map(|s| s.positions.clone());
-            }
-        }
-        let query = self.times(id, Part::QueryUp, &query_low)?;
-        self.fetch(Some(id), Part::LatentUp)?;
-        let mut context = vec![];
-        for head in 0..mla.heads {
-            let width = mla.nope_dim + mla.rope_dim;
-            let query = &query[head * width..][..width];
-            context.extend(self.attend_head(id, mla, head, query, selected.as_deref()));
-        }
-        self.fetch(Some(id), Part::Output)?;
-        let output = self.table(Some(id), Part::Output);
-        let mut out = output.times_sliced(&context);
-        if mla.bias {
-            self.fetch(Some(id), Part::OutputBias)?;
-            add_to(&mut out, &self.table(Some(id), Part::OutputBias).data);
-        }
-        Ok((out, selection))
-    }
-
-    /// `part * h`, plus a bias; the first `norm.0` values of the result pass the latent's norm.
-    fn projected_and_normed(
-        &mut self,
-        id: LayerId,
-        h: &[R],
-        part: Part,
-        bias: Option<Part>,
-        norm: Option<(usize, f32)>,
-    ) -> Result<Vec<R>, SourceError> {
-        let mut out = self.times(id, part, h)?;
-        if let Some(bias) = bias {
-            self.fetch(Some(id), bias)?;
-            add_to(&mut out, &self.table(Some(id), bias).data);
-        }
-        if let Some((rank, epsilon)) = norm {
-            self.fetch(Some(id), Part::LatentNorm)?;
-            let weight = &self.table(Some(id), Part::LatentNorm).data;
-            let normed = R::rms_norm(&out[..rank], weight, epsilon);
-            out[..rank].copy_from_slice(&normed);
-        }
-        Ok(out)
-    }
-
-    /// One head of one row: the value vector, `value_dim` long.
-    fn attend_head(
-        &self,
-        id: LayerId,
-        mla: &MlaSpec,
-        head: usize,
-        query: &[R],
-        selected: Option<&[u32]>,
-    ) -> Vec<R> {
-        let latent_up = self.table(Some(id), Part::LatentUp);
-        let first_row = head * (mla.nope_dim + mla.value_dim);
-        let mut absorbed = vec![R::ZERO; mla.latent_rank];
-        for (i, &q) in query[..mla.nope_dim].iter().enumerate() {
-            for (sum, &w) in absorbed.iter_mut().zip(latent_up.row(first_row + i)) {
-                *sum = sum.plus_product(q, w);
-            }
-        }
-        let rope_query = rope(&query[mla.nope_dim..], mla.rope, self.positions);
-        let cache = &self.caches[id.index()];
-        let mut state: Option<BlockSum<R>> = None;
-        let keys = cache.latents.len();
-        for block in 0..keys.div_ceil(KV_BLOCK) {
-            let range = block * KV_BLOCK..keys.min((block + 1) * KV_BLOCK);
-            let positions: Vec<usize> = match selected {
-                None => range.collect(),
-                Some(list) => {
-                    list.iter().map(|&p| p as usize).filter(|p| range.contains(p)).collect()
-                }
-            };
-            if positions.is_empty() {
-                continue;
-            }
-            let scale = R::from_f32(mla.score_scale);
-            let part = attend_block(cache, &positions, &absorbed, &rope_query, scale);
-            state = Some(match state {
-                None => part,
-                Some(before) => merge(before, part),
-            });
-        }
-        let BlockSum { sum, mut latent, .. } =
-            state.expect("a row attends at least to one position");
-        let inverse = R::from_f32(1.0).over(sum);
-        for value in &mut latent {
-            *value = value.times(inverse);
-        }
-        // The pieces of a head are its key rows and its value rows.
-        latent_up.piece_times(2 * head + 1, &latent)
-    }
-
-    /// The indexer: which positions this row looks at; none when it may look at all.
-    fn select(
-        &mut self,
-        id: LayerId,
-        mla: &MlaSpec,
-        indexer: &IndexerSpec,
-        h: &[R],
-        query_low: &[R],
-    ) -> Result<Option<Selection>, SourceError> {
-        let position = self.positions;
-        let query = self.times(id, Part::IndexQuery, query_low)?;
-        let key = self.times(id, Part::IndexKey, h)?;
-        let weights = self.times(id, Part::IndexWeights, h)?;
-        self.fetch(Some(id), Part::IndexKeyNorm)?;
-        self.fetch(Some(id), Part::IndexKeyNormBias)?;
-        let norm = &self.table(Some(id), Part::IndexKeyNorm).data;
-        let bias = &self.table(Some(id), Part::IndexKeyNormBias).data;
-        let key = R::layer_norm(&key, norm, bias, indexer.norm_epsilon);
-        let turned = |x: &[R]| {
-            let mut out = rope(&x[..mla.rope_dim], indexer.rope, position);
-            out.extend(&x[mla.rope_dim..]);
-            out
-        };
-        self.caches[id.index()].index_keys.push(turned(&key));
-        let queries: Vec<Vec<R>> = query.chunks(indexer.dim).map(turned).collect();
-        let keys = &self.caches[id.index()].index_keys;
-        if keys.len() <= indexer.top_k {
-            return Ok(None);
-        }
-        let dim_scale = R::from_f32(1.0 / (indexer.dim as f32).sqrt());
-        let head_scale = R::from_f32(1.0 / (indexer.heads as f32).sqrt());
-        let scores: Vec<R> = keys
-            .iter()
-            .map(|key| {
-                let mut score = R::ZERO;
-                for (query, &weight) in queries.iter().zip(&weights) {
-                    let dot = R::dot(query, key).times(dim_scale);
-                    let positive = if dot > R::ZERO { dot } else { R::ZERO };
-                    score = score.plus_product(weight, positive);
-                }
-                score.times(head_scale)
-            })
-            .collect();
-        let (positions, gap) = largest(&scores, indexer.top_k);
-        Ok(Some(Selection { positions, gap }))
-    }
-}
+use super::Real;
+use crate::limits::KV_BLOCK_ROWS;
+use crate::spec::RopeSpec;
 
 /// What the softmax over some blocks has gathered.
-struct BlockSum<R> {
+pub(super) struct BlockSum<R> {
     /// The largest score.
-    largest: R,
+    pub largest: R,
     /// Sum of exp(score - largest).
-    sum: R,
-    /// Sum of exp(score - largest) * latent.
-    latent: Vec<R>,
+    pub sum: R,
+    /// Sum of exp(score - largest) * value; empty for a block without values.
+    pub values: Vec<R>,
 }
 
-/// Softmax over the chosen positions of one block.
-fn attend_block<R: Real>(
-    cache: &LayerCache<R>,
+/// Softmax over some positions, block by block, blocks merged left to right: the values, weighted.
+/// `score` and `value` are of one position; `sink` is a score without a value.
+pub(super) fn attend<'c, R: Real>(
     positions: &[usize],
-    absorbed: &[R],
-    rope_query: &[R],
-    scale: R,
+    score: impl Fn(usize) -> R,
+    value: impl Fn(usize) -> &'c [R],
+    sink: Option<R>,
+) -> Vec<R> {
+    let mut state: Option<BlockSum<R>> = None;
+    let last = positions.last().expect("a row attends at least to one position");
+    for block in 0..=last / KV_BLOCK_ROWS {
+        let range = block * KV_BLOCK_ROWS..(block + 1) * KV_BLOCK_ROWS;
+        let of_block: Vec<usize> =
+            positions.iter().copied().filter(|position| range.contains(position)).collect();
+        if of_block.is_empty() {
+            continue;
+        }
+        let part = attend_block(&of_block, &score, &value);
+        state = Some(match state {
+            None => part,
+            Some(before) => merge(before, part),
+        });
+    }
+    let mut state = state.expect("some block has positions");
+    if let Some(largest) = sink {
+        let sum = R::from_f32(1.0);
+        state = merge(state, BlockSum { largest, sum, values: vec![] });
+    }
+    let inverse = R::from_f32(1.0).over(state.sum);
+    state.values.into_iter().map(|value| value.times(inverse)).collect()
+}
+
+/// Softmax over positions of one block.
+fn attend_block<'c, R: Real>(
+    positions: &[usize],
+    score: impl Fn(usize) -> R,
+    value: impl Fn(usize) -> &'c [R],
 ) -> BlockSum<R> {
-    let mut scores: Vec<R> = positions
-        .iter()
-        .map(|&p| {
-            let content = R::dot(absorbed, &cache.latents[p]);
-            content.plus(R::dot(rope_query, &cache.rope_keys[p])).times(scale)
-        })
-        .collect();
+    let mut scores: Vec<R> = positions.iter().map(|&position| score(position)).collect();
     let largest = scores.iter().copied().fold(scores[0], |a, b| if b > a { b } else { a });
     let minus_largest = R::ZERO.plus_product(R::from_f32(-1.0), largest);
     for score in &mut scores {
         *score = score.plus(minus_largest).exp();
     }
-    let mut latent = vec![R::ZERO; absorbed.len()];
-    for (&share, &p) in scores.iter().zip(positions) {
-        for (sum, &value) in latent.iter_mut().zip(&cache.latents[p]) {
+    let mut values = vec![R::ZERO; value(positions[0]).len()];
+    for (&share, &position) in scores.iter().zip(positions) {
+        for (sum, &value) in values.iter_mut().zip(value(position)) {
             *sum = sum.plus_product(share, value);
         }
     }
-    BlockSum { largest, sum: R::sum(&scores), latent }
+    BlockSum { largest, sum: R::sum(&scores), values }
 }
 
 /// Merges a later block into what the blocks before it gave.
@@ -229,15 +74,18 @@ fn merge<R: Real>(before: BlockSum<R>, block: BlockSum<R>) -> BlockSum<R> {
     let keep = before.largest.plus(minus_largest).exp();
     let take = block.largest.plus(minus_largest).exp();
     let sum = before.sum.times(keep).plus_product(take, block.sum);
-    let pairs = before.latent.iter().zip(&block.latent);
-    let latent = pairs.map(|(a, b)| a.times(keep).plus_product(take, *b)).collect();
-    BlockSum { largest, sum, latent }
+    let mut values: Vec<R> = before.values.iter().map(|value| value.times(keep)).collect();
+    for (sum, &value) in values.iter_mut().zip(&block.values) {
+        *sum = sum.plus_product(take, value);
+    }
+    BlockSum { largest, sum, values }
 }
 
 /// Rotary position; the result is half-split whatever the input is.
-fn rope<R: Real>(x: &[R], rope: RopeSpec, position: u32) -> Vec<R> {
+pub(super) fn rope<R: Real>(x: &[R], rope: &RopeSpec, position: u32) -> Vec<R> {
     let half = x.len() / 2;
-    let (cos, sin) = R::rope_angles(rope.theta, x.len(), position);
+    let frequencies = rope.inverse_frequencies(x.len());
+    let (cos, sin) = R::rope_angles(&frequencies, rope.magnitude(), position);
     let minus = R::from_f32(-1.0);
     let pair =
         |j: usize| if rope.interleaved { (x[2 * j], x[2 * j + 1]) } else { (x[j], x[j + half]) };

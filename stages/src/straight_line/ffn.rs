@@ -2,22 +2,45 @@
 
 use super::{Choice, Real, StraightLine, Table, add_to};
 use crate::ids::{ExpertId, LayerId};
-use crate::spec::{GateScore, GateSpec, MoeSpec};
+use crate::parts::EXPERT_BIASES;
+use crate::spec::{Activation, GateScore, GateSpec, MoeSpec};
 use crate::weights::{Part, SourceError};
 
 impl<R: Real> StraightLine<'_, R> {
-    /// `down * (silu(gate * h) * (up * h))`, the down projection summed over the model's slices.
+    /// `down * join(gate * h, up * h)`, the down projection summed over the model's slices. `biased`
+    /// is the expert whose biases are added to each product.
     pub(super) fn gated_unit(
         &mut self,
         id: LayerId,
         [gate, up, down]: [Part; 3],
+        activation: Activation,
+        biased: Option<ExpertId>,
         h: &[R],
     ) -> Result<Vec<R>, SourceError> {
-        let gate = self.times(id, gate, h)?;
-        let up = self.times(id, up, h)?;
-        let inner: Vec<R> = gate.iter().zip(&up).map(|(&g, &u)| R::silu_mul(g, u)).collect();
+        let [gate_bias, up_bias, down_bias] = EXPERT_BIASES;
+        let mut gate = self.times(id, gate, h)?;
+        self.add_expert_bias(id, gate_bias, biased, &mut gate)?;
+        let mut up = self.times(id, up, h)?;
+        self.add_expert_bias(id, up_bias, biased, &mut up)?;
+        let inner: Vec<R> = gate.iter().zip(&up).map(|(&g, &u)| join(activation, g, u)).collect();
         self.fetch(Some(id), down)?;
-        Ok(self.table(Some(id), down).times_sliced(&inner))
+        let mut out = self.table(Some(id), down).times_sliced(&inner);
+        self.add_expert_bias(id, down_bias, biased, &mut out)?;
+        Ok(out)
+    }
+
+    fn add_expert_bias(
+        &mut self,
+        id: LayerId,
+        part: Part,
+        expert: Option<ExpertId>,
+        out: &mut [R],
+    ) -> Result<(), SourceError> {
+        if let Some(expert) = expert {
+            self.fetch(Some(id), part)?;
+            add_to(out, self.table(Some(id), part).row(expert.index()));
+        }
+        Ok(())
     }
 
     /// The mixture of one row: experts in ascending id, then the shared expert.
@@ -27,7 +50,8 @@ impl<R: Real> StraightLine<'_, R> {
         moe: &MoeSpec,
         h: &[R],
     ) -> Result<(Vec<R>, Choice<R>), SourceError> {
-        let logits = self.times(id, Part::Router, h)?;
+        let logit_bias = moe.gate.logit_bias.then_some(Part::RouterLogitBias);
+        let logits = self.projected(id, Part::Router, logit_bias, h)?;
         let bias = match moe.gate.bias {
             true => {
                 self.fetch(Some(id), Part::RouterBias)?;
@@ -43,17 +67,35 @@ impl<R: Real> StraightLine<'_, R> {
             let expert = ExpertId(expert);
             let parts =
                 [Part::ExpertGate(expert), Part::ExpertUp(expert), Part::ExpertDown(expert)];
-            let out = self.gated_unit(id, parts, h)?;
+            let biased = moe.expert_bias.then_some(expert);
+            let out = self.gated_unit(id, parts, moe.activation, biased, h)?;
             for (sum, value) in sum.iter_mut().zip(out) {
                 *sum = sum.plus_product(weight, value);
             }
         }
         if moe.shared_intermediate > 0 {
             let parts = [Part::SharedGate, Part::SharedUp, Part::SharedDown];
-            let out = self.gated_unit(id, parts, h)?;
+            let mut out = self.gated_unit(id, parts, moe.activation, None, h)?;
+            if moe.shared_score {
+                self.fetch(Some(id), Part::SharedScore)?;
+                let score = R::dot(&self.table(Some(id), Part::SharedScore).data, h).sigmoid();
+                out.iter_mut().for_each(|value| *value = value.times(score));
+            }
             add_to(&mut sum, &out);
         }
         Ok((sum, choice))
+    }
+}
+
+/// Joins gate and up.
+fn join<R: Real>(activation: Activation, gate: R, up: R) -> R {
+    match activation {
+        Activation::Silu => R::silu_mul(gate, up),
+        Activation::Clamped { alpha, limit } => {
+            let gate = gate.limited(f32::NEG_INFINITY, limit);
+            let up = up.limited(-limit, limit).plus(R::from_f32(1.0));
+            gate.times(gate.times(R::from_f32(alpha)).sigmoid()).times(up)
+        }
     }
 }
 

@@ -8,6 +8,8 @@
 
 mod attention;
 mod ffn;
+mod grouped;
+mod latent;
 mod real;
 
 pub use real::Real;
@@ -15,7 +17,7 @@ pub use real::Real;
 use crate::ids::LayerId;
 use crate::parts::part_shape;
 use crate::pieces::pieces;
-use crate::spec::{AttentionSpec, LayerSpec, ModelSpec};
+use crate::spec::{Activation, AttentionSpec, LayerSpec, ModelSpec};
 use crate::weights::{Line, Part, Rectangle, SourceError, WeightSource, aligned_bytes};
 use millstream_kernels::{WeightFormat, Weights};
 use std::collections::HashMap;
@@ -141,6 +143,9 @@ struct LayerCache<R> {
     latents: Vec<Vec<R>>,
     rope_keys: Vec<Vec<R>>,
     index_keys: Vec<Vec<R>>,
+    /// By position, by key head.
+    keys: Vec<Vec<Vec<R>>>,
+    values: Vec<Vec<Vec<R>>>,
 }
 
 /// The pass and its state: one sequence.
@@ -155,22 +160,23 @@ pub struct StraightLine<'a, R> {
 impl<'a, R: Real> StraightLine<'a, R> {
     /// An empty sequence of a model. Tensors are read when they are first used and kept.
     pub fn new(spec: &'a ModelSpec, source: &'a dyn WeightSource) -> Self {
-        let caches = spec
-            .layers
-            .iter()
-            .map(|_| LayerCache { latents: vec![], rope_keys: vec![], index_keys: vec![] })
-            .collect();
-        StraightLine { spec, source, tensors: HashMap::new(), caches, positions: 0 }
+        let mut pass =
+            StraightLine { spec, source, tensors: HashMap::new(), caches: vec![], positions: 0 };
+        pass.reset();
+        pass
     }
 
     /// Forgets the sequence and keeps the tensors.
     pub fn reset(&mut self) {
         self.positions = 0;
-        for cache in &mut self.caches {
-            cache.latents.clear();
-            cache.rope_keys.clear();
-            cache.index_keys.clear();
-        }
+        let nothing = || LayerCache {
+            latents: vec![],
+            rope_keys: vec![],
+            index_keys: vec![],
+            keys: vec![],
+            values: vec![],
+        };
+        self.caches = self.spec.layers.iter().map(|_| nothing()).collect();
     }
 
     /// Runs several tokens; see [`StraightLine::step`].
@@ -198,8 +204,16 @@ impl<'a, R: Real> StraightLine<'a, R> {
         for (index, layer) in spec.layers.iter().enumerate() {
             let id = LayerId(index as u32);
             let h = self.norm(id, Part::InputNorm, &x, layer.norm_epsilon)?;
-            let AttentionSpec::Mla(mla) = &layer.attention;
-            let (out, selection) = self.attention(id, mla, &h, &mut selected)?;
+            let (context, selection) = match &layer.attention {
+                AttentionSpec::Mla(mla) => self.latent_attention(id, mla, &h, &mut selected)?,
+                AttentionSpec::Gqa(gqa) => (self.grouped_attention(id, gqa, &h)?, None),
+            };
+            self.fetch(Some(id), Part::Output)?;
+            let mut out = self.table(Some(id), Part::Output).times_sliced(&context);
+            if layer.attention.has_output_bias() {
+                self.fetch(Some(id), Part::OutputBias)?;
+                add_to(&mut out, &self.table(Some(id), Part::OutputBias).data);
+            }
             add_to(&mut x, &out);
             selections.push(selection);
             let h = self.norm(id, Part::PostNorm, &x, layer.norm_epsilon)?;
@@ -216,6 +230,22 @@ impl<'a, R: Real> StraightLine<'a, R> {
         Ok(Step { logits: self.table(None, head).times(&h), choices, selections })
     }
 
+    /// `part * x`, plus a bias.
+    fn projected(
+        &mut self,
+        id: LayerId,
+        part: Part,
+        bias: Option<Part>,
+        x: &[R],
+    ) -> Result<Vec<R>, SourceError> {
+        let mut out = self.times(id, part, x)?;
+        if let Some(bias) = bias {
+            self.fetch(Some(id), bias)?;
+            add_to(&mut out, &self.table(Some(id), bias).data);
+        }
+        Ok(out)
+    }
+
     fn norm(&mut self, id: LayerId, part: Part, x: &[R], eps: f32) -> Result<Vec<R>, SourceError> {
         self.fetch(Some(id), part)?;
         Ok(R::rms_norm(x, &self.table(Some(id), part).data, eps))
@@ -230,7 +260,7 @@ impl<'a, R: Real> StraightLine<'a, R> {
         match layer.moe() {
             None => {
                 let parts = [Part::DenseGate, Part::DenseUp, Part::DenseDown];
-                Ok((self.gated_unit(id, parts, h)?, None))
+                Ok((self.gated_unit(id, parts, Activation::Silu, None, h)?, None))
             }
             Some(moe) => {
                 let (out, choice) = self.mixture(id, moe, h)?;

@@ -25,6 +25,8 @@ pub trait Real: Copy + PartialOrd + Send + Sync + std::fmt::Debug + 'static {
     fn over(self, other: Self) -> Self;
     /// `fma(factor, value, self)`
     fn plus_product(self, factor: Self, value: Self) -> Self;
+    /// The nearest value between the two.
+    fn limited(self, low: f32, high: f32) -> Self;
     /// e to the power of self
     fn exp(self) -> Self;
     /// 1 / (1 + exp(-self))
@@ -42,8 +44,8 @@ pub trait Real: Copy + PartialOrd + Send + Sync + std::fmt::Debug + 'static {
     fn layer_norm(x: &[Self], weight: &[Self], bias: &[Self], epsilon: f32) -> Vec<Self>;
     /// `(gate * sigmoid(gate)) * up`
     fn silu_mul(gate: Self, up: Self) -> Self;
-    /// cos and sin of the rotary angles of a position, `dim / 2` each.
-    fn rope_angles(theta: f32, dim: usize, position: u32) -> (Vec<Self>, Vec<Self>);
+    /// cos and sin of the rotary angles of a position, times the magnitude; one for each frequency.
+    fn rope_angles(frequencies: &[f32], magnitude: f32, position: u32) -> (Vec<Self>, Vec<Self>);
 }
 
 fn scalar() -> Kernels {
@@ -69,6 +71,9 @@ impl Real for f32 {
     }
     fn plus_product(self, factor: Self, value: Self) -> Self {
         factor.mul_add(value, self)
+    }
+    fn limited(self, low: f32, high: f32) -> Self {
+        self.clamp(low, high)
     }
     fn exp(self) -> Self {
         math::exp(self)
@@ -107,9 +112,10 @@ impl Real for f32 {
     fn silu_mul(gate: Self, up: Self) -> Self {
         (gate * math::sigmoid(gate)) * up
     }
-    fn rope_angles(theta: f32, dim: usize, position: u32) -> (Vec<Self>, Vec<Self>) {
-        let (mut cos, mut sin) = (vec![0.0; dim / 2], vec![0.0; dim / 2]);
-        math::rope_angles(theta, dim, position, &mut cos, &mut sin);
+    fn rope_angles(frequencies: &[f32], magnitude: f32, position: u32) -> (Vec<Self>, Vec<Self>) {
+        let (mut cos, mut sin) = (vec![0.0; frequencies.len()], vec![0.0; frequencies.len()]);
+        math::rope_angles(frequencies, position, &mut cos, &mut sin);
+        cos.iter_mut().chain(&mut sin).for_each(|value| *value *= magnitude);
         (cos, sin)
     }
 }
@@ -133,6 +139,9 @@ impl Real for f64 {
     }
     fn plus_product(self, factor: Self, value: Self) -> Self {
         factor.mul_add(value, self)
+    }
+    fn limited(self, low: f32, high: f32) -> Self {
+        self.clamp(f64::from(low), f64::from(high))
     }
     fn exp(self) -> Self {
         libm::exp(self)
@@ -165,10 +174,12 @@ impl Real for f64 {
     fn silu_mul(gate: Self, up: Self) -> Self {
         gate * gate.sigmoid() * up
     }
-    fn rope_angles(theta: f32, dim: usize, position: u32) -> (Vec<Self>, Vec<Self>) {
-        let angle = |j: usize| {
-            f64::from(position) / libm::pow(f64::from(theta), 2.0 * j as f64 / dim as f64)
+    fn rope_angles(frequencies: &[f32], magnitude: f32, position: u32) -> (Vec<Self>, Vec<Self>) {
+        let magnitude = f64::from(magnitude);
+        let pair = |frequency: &f32| {
+            let angle = f64::from(position) * f64::from(*frequency);
+            (libm::cos(angle) * magnitude, libm::sin(angle) * magnitude)
         };
-        (0..dim / 2).map(|j| (libm::cos(angle(j)), libm::sin(angle(j)))).unzip()
+        frequencies.iter().map(pair).unzip()
     }
 }
