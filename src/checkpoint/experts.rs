@@ -178,6 +178,7 @@ impl StagedTensor {
         let bytes = |at: StagedAt| &staged.extent(at.extent)[at.offset..];
         FileMatrix {
             format,
+            layout: format.file_layout(),
             rows,
             cols,
             weights: &bytes(self.weights_at)[..weights.bytes],

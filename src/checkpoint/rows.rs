@@ -87,7 +87,8 @@ fn matrix<'a>(
     weights: &'a [u8],
     scales: &'a [u8],
 ) -> FileMatrix<'a> {
-    FileMatrix { format: stored.format, rows, cols: stored.cols, weights, scales }
+    let StoredTensor { format, cols, .. } = *stored;
+    FileMatrix { format, layout: format.file_layout(), rows, cols, weights, scales }
 }
 
 impl RowBuffers {

@@ -341,7 +341,7 @@ impl StoredTensor {
     pub fn row_step(&self) -> usize {
         match self.format.scales() {
             Scales::Block128 => fp8::BLOCK,
-            Scales::None | Scales::Row | Scales::Group(_) => 1,
+            Scales::None | Scales::Row | Scales::Group(_) | Scales::Nested(_) => 1,
         }
     }
 

@@ -84,7 +84,8 @@ impl Shape {
             // fp8's NaN are left out; every byte is two nibbles and so on.
             _ => (0..format.file_bytes(rows, cols)).map(|_| random.bits() as u8 & 0xbf).collect(),
         };
-        let file = FileMatrix { format, rows, cols, weights: &weights, scales: &scales };
+        let layout = format.file_layout();
+        let file = FileMatrix { format, layout, rows, cols, weights: &weights, scales: &scales };
         let mut bytes = vec![0; self.bytes()];
         file.lay_out(0..rows, 0..cols, &mut bytes);
         bytes

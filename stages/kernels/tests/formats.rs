@@ -181,7 +181,14 @@ impl File {
 
     fn view(&self) -> FileMatrix<'_> {
         let File { format, rows, cols, .. } = *self;
-        FileMatrix { format, rows, cols, weights: &self.weights, scales: &self.scales }
+        FileMatrix {
+            format,
+            layout: format.file_layout(),
+            rows,
+            cols,
+            weights: &self.weights,
+            scales: &self.scales,
+        }
     }
 
     /// The rectangle in the compute layout, in words that are aligned as arenas are.

@@ -126,7 +126,14 @@ impl Stored {
         let bytes = self.format.matrix_bytes(rows, self.cols);
         let mut words = vec![0u128; bytes.div_ceil(16)];
         let Stored { format, cols, ref weights, ref scales, .. } = *self;
-        let file = FileMatrix { format, rows: self.rows, cols, weights, scales };
+        let file = FileMatrix {
+            format,
+            layout: format.file_layout(),
+            rows: self.rows,
+            cols,
+            weights,
+            scales,
+        };
         file.lay_out(0..rows, 0..cols, &mut bytemuck::cast_slice_mut(&mut words)[..bytes]);
         words
     }

@@ -59,7 +59,7 @@ fn round(values: &[f32], cols: usize, format: WeightFormat) -> Result<Rounded, C
 /// The values as the engine decodes them.
 fn decoded(rounded: &Rounded, rows: usize, cols: usize, format: WeightFormat) -> Vec<f32> {
     let Rounded { weights, scales } = rounded;
-    let file = FileMatrix { format, rows, cols, weights, scales };
+    let file = FileMatrix { format, layout: format.file_layout(), rows, cols, weights, scales };
     let mut lines = vec![[0u64; 8]; format.matrix_bytes(rows, cols).div_ceil(64) + 1];
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut lines);
     let skip = bytes.as_ptr().align_offset(64);

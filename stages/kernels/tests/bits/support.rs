@@ -173,7 +173,14 @@ impl Matrix {
         };
         let scales = random.vector(kind, format.file_scales(rows, cols));
         let scales = format.scale_type().map_or(vec![], |scale| floats_as(scale, &scales));
-        Matrix::from_file(&FileMatrix { format, rows, cols, weights: &weights, scales: &scales })
+        Matrix::from_file(&FileMatrix {
+            format,
+            layout: format.file_layout(),
+            rows,
+            cols,
+            weights: &weights,
+            scales: &scales,
+        })
     }
 
     /// A file's matrix, laid out.
