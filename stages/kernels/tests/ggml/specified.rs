@@ -42,17 +42,14 @@ pub fn weight(kind: GgmlType, row: &[u8], column: usize) -> f32 {
     match kind {
         GgmlType::Q4_0 => (f32::from(nibble(&x[2..], j)) - 8.0) * half(x, 0),
         GgmlType::Q4_1 => f32::from(nibble(&x[4..], j)) * half(x, 0) + half(x, 2),
-        GgmlType::Q5_0 => {
-            (f32::from(nibble(&x[6..], j) | fifth(2, j) << 4) - 16.0) * half(x, 0)
-        }
+        GgmlType::Q5_0 => (f32::from(nibble(&x[6..], j) | fifth(2, j) << 4) - 16.0) * half(x, 0),
         GgmlType::Q5_1 => {
             f32::from(nibble(&x[8..], j) | fifth(4, j) << 4) * half(x, 0) + half(x, 2)
         }
         GgmlType::Q8_0 => f32::from(x[2 + j] as i8) * half(x, 0),
         GgmlType::Q2K => {
             let (scale, q) = (x[j / 16], x[16 + j / 128 * 32 + j % 32] >> (j % 128 / 32 * 2) & 3);
-            half(x, 80) * f32::from(scale & 15) * f32::from(q)
-                - half(x, 82) * f32::from(scale >> 4)
+            half(x, 80) * f32::from(scale & 15) * f32::from(q) - half(x, 82) * f32::from(scale >> 4)
         }
         GgmlType::Q3K => {
             let (s, part) = (&x[96..108], j / 16);
