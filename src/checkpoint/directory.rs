@@ -12,7 +12,7 @@ use super::index::ShardIndex;
 use super::shards::{self, Shard, Shards};
 use super::stamps::{STAMPS_MAX, Stamps, StampsFault};
 use super::stored::Run;
-use millstream_kernels::formats::ggml::GgmlType;
+use millstream_kernels::formats::GgmlType;
 use millstream_stages::ids::FileId;
 use rayon::prelude::*;
 use safetensors::Dtype;

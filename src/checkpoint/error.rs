@@ -7,6 +7,7 @@ use super::index::IndexFault;
 use super::shards::MODEL_DIRS;
 use crate::families::ConfigError;
 use millstream_kernels::WeightFormat;
+use millstream_kernels::formats::GgmlType;
 use safetensors::Dtype;
 use std::path::PathBuf;
 
@@ -220,6 +221,15 @@ pub enum TensorFault {
         found: Dtype,
         /// What would do.
         readable: &'static str,
+    },
+    /// A type of GGUF files that this build doesn't compute on.
+    #[error(
+        "its type is {}, which this build doesn't read; get a file of this model in another \
+         quantisation, such as Q4_K_M or Q8_0", found.name()
+    )]
+    GgmlType {
+        /// The type in the file.
+        found: GgmlType,
     },
     /// E4M3 weights without a word about their scales.
     #[error("it is F8_E4M3, but config.json has no quantization_config with quant_method \"fp8\"")]

@@ -140,6 +140,7 @@ impl Faults<'_> {
             TensorFault::Missing | TensorFault::ScalesMissing { .. } => COMPLETE,
             TensorFault::Shape { .. } | TensorFault::NoScheme => OTHER_CONFIG,
             TensorFault::Dtype { .. } | TensorFault::NoWholeBlocks { .. } => CONVERT,
+            TensorFault::GgmlType { .. } => "",
             TensorFault::Colibri(fault) => match fault {
                 ColibriFault::Ambiguous { .. } | ColibriFault::Unsupported { .. } => "",
                 ColibriFault::StampUnknown { .. } => CONVERT,

@@ -68,7 +68,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
             ("num_key_value_heads", Made(key_heads)),
             ("head_dim", Made(head_dim)),
             ("attention_bias", Made(attention_bias)),
-            ("rope_interleave", Always(true)),
+            ("rope_interleaved", Always(true)),
             ("num_local_experts", Key("expert_count")),
         ],
     },

@@ -10,7 +10,7 @@
 use super::fault::GgufFault;
 use super::value::{List, Metadata, Value};
 use crate::families::shorten;
-use millstream_kernels::formats::ggml::GgmlType;
+use millstream_kernels::formats::GgmlType;
 use std::collections::HashSet;
 use std::io::Read;
 
