@@ -363,6 +363,8 @@ mod tests {
             cols: COLS,
             weights: run("w"),
             scales: scales_run,
+            layout: format.file_layout(),
+            heads: None,
             weave: None,
         };
         Written { _directory: directory, checkpoint, stored, weights, scales }
