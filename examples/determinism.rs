@@ -6,12 +6,12 @@
 #[path = "../tests/whole/matrix.rs"]
 mod matrix;
 
-use matrix::{Run, axis_lengths, describe, expected_hash, formats, hash_of, model};
+use matrix::{Run, axis_lengths, describe, expected_hash, hash_of, model, models};
 
 fn main() {
     let step = std::env::args().nth(1).map_or(1, |n| n.parse().expect("a whole number"));
-    for (name, formats) in formats() {
-        let model = model(formats);
+    for line in models() {
+        let (name, model) = (line.0, model(&line));
         let first = expected_hash(&model);
         let runs: Vec<Run> = full(axis_lengths()).step_by(step).collect();
         for (index, run) in runs.iter().enumerate() {

@@ -1,15 +1,17 @@
 //! The engine on the reference models: the pipeline gives what the straight-line pass gives, at
 //! every way of reading a prompt.
 
-use crate::support::{Case, Reference, argmax, data, for_each_tiny_model, max_distance};
+use crate::support::{Case, Reference, argmax, data, for_each_tiny_model, max_distance, unrounded};
 use millstream::engine::{Engine, Model, Options, Request};
 
 fn start(directory: &std::path::Path, prefill_chunk: usize) -> Engine {
     let model = Model::open(directory).expect("the model opens");
+    let source = unrounded(&model.spec, model.source.clone());
+    let model = Model { source, ..model };
     let options = Options {
         prefill_chunk,
         logits_rows_max: 1024,
-        context: Some(704),
+        context: Some(704.min(model.spec.context_max)),
         trace: true,
         ..Options::default()
     };

@@ -9,6 +9,7 @@ mod determinism;
 mod doctor;
 mod embedded;
 mod engine;
+mod families;
 mod format_page;
 mod heldout;
 mod learn;

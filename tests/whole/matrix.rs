@@ -4,27 +4,23 @@
 //! tokens. The pairwise form (a test) takes every pair of values of two axes at least once; the
 //! full form (`cargo run --release --example determinism`) takes every combination.
 
+#[path = "shapes.rs"]
+mod shapes;
+
 use millstream::engine::{Engine, Model, OpenedReader, Options, Request};
 use millstream_kernels::{Isa, WeightFormat};
 use millstream_stages::prefetch::Lookahead;
 use millstream_stages::prefetch::eviction::{EVICTIONS, EvictionPolicy};
 use millstream_stages::simulation::{MemoryReader, RandomFormats, RandomModel};
-use millstream_stages::spec::{
-    AttentionSpec, FfnSpec, GateScore, GateSpec, IndexerSpec, IndexerUse, LayerSpec, MlaSpec,
-    ModelSpec, MoeSpec, RopeSpec,
-};
+use millstream_stages::spec::ModelSpec;
 use millstream_stages::straight_line::StraightLine;
+use shapes::{EXPERTS, TOP_K};
 use std::sync::Arc;
 
 /// Tokens of the first sequence's prompt: more than one KV block.
 const PROMPT: usize = 70;
 /// Tokens of its answer.
 const ANSWER: usize = 8;
-
-/// Experts per row of the test model.
-pub const TOP_K: usize = 4;
-/// Experts of a layer of the test model.
-pub const EXPERTS: usize = 12;
 
 /// Names of the axes, in the order of [`Run`].
 pub const AXES: [&str; 8] =
@@ -59,86 +55,36 @@ pub fn axis_lengths() -> Run {
     [THREADS.len(), PLANS.len(), SLOTS.len(), isas, CHUNKS.len(), 2, LOOKAHEADS.len(), 2]
 }
 
-/// The formats of the test models, by name: every format of the table, and one model that mixes
-/// them. The first four run the whole pairwise list.
-pub fn formats() -> Vec<(&'static str, RandomFormats)> {
+/// A test model: its name, its layers, its formats.
+pub type Line = (&'static str, fn(&RandomFormats) -> ModelSpec, RandomFormats);
+
+/// The test models: latent attention in every format of the table and in a mixture of them;
+/// alternating attention, and no experts at all, in some.
+pub fn models() -> Vec<Line> {
     let of = |name: &str| name.parse::<WeightFormat>().expect("a format");
-    let all = |name: &'static str| (name, RandomFormats::from(of(name)));
+    let all = |name: &'static str| (name, shapes::latent as _, RandomFormats::from(of(name)));
     let mixed = RandomFormats {
         resident: of("int8-row"),
         experts: ["int4-g64", "int3-g64", "int4-g64:f16"].map(of),
     };
     let others = ["f16", "fp8-e4m3-b128", "int4-row", "int4-g32:f16", "int2-row", "int3-g64"];
-    let mut formats = vec![all("f32"), all("bf16"), all("int8-row"), ("mixed", mixed)];
-    formats.extend(others.map(all));
-    formats.extend([all("int4-g64"), all("int4-g128"), all("mxfp4"), all("fp8-e4m3-b128:ue8m0")]);
-    formats
-}
-
-/// The test model: several slices, an indexer of its own and a shared one, dense and sparse layers.
-/// Formats in groups get wider layers, so that they are cut too.
-pub fn spec(formats: &RandomFormats) -> ModelSpec {
-    let grouped = formats.group() > 1;
-    let [value_dim, intermediate, shared, dense] =
-        if grouped { [32, 256, 512, 256] } else { [12, 24, 48, 80] };
-    let rope = RopeSpec { theta: 10_000.0, interleaved: true };
-    let layer = |indexer: IndexerUse, ffn: FfnSpec| LayerSpec {
-        attention: AttentionSpec::Mla(MlaSpec {
-            heads: 8,
-            query_rank: 20,
-            latent_rank: 24,
-            nope_dim: 12,
-            rope_dim: 8,
-            value_dim,
-            score_scale: 1.0 / 20f32.sqrt(),
-            rope,
-            latent_norm_epsilon: 1e-6,
-            bias: true,
-            indexer,
-        }),
-        ffn,
-        norm_epsilon: 1e-5,
-    };
-    let full =
-        IndexerUse::Full(IndexerSpec { heads: 4, dim: 16, top_k: 20, rope, norm_epsilon: 1e-6 });
-    let moe = || {
-        FfnSpec::Moe(MoeSpec {
-            experts: EXPERTS,
-            top_k: TOP_K,
-            intermediate,
-            shared_intermediate: shared,
-            gate: GateSpec {
-                score: GateScore::Sigmoid,
-                bias: true,
-                groups: 3,
-                groups_kept: 2,
-                normalise: true,
-                scale: 2.5,
-            },
-        })
-    };
-    let layers = vec![
-        layer(full, FfnSpec::Dense { intermediate: dense }),
-        layer(IndexerUse::Shared, moe()),
-        layer(full, moe()),
-        layer(IndexerUse::Shared, FfnSpec::Dense { intermediate: dense }),
+    let mut models: Vec<Line> = vec![
+        all("f32"),
+        all("bf16"),
+        all("int8-row"),
+        ("mixed", shapes::latent, mixed),
+        ("alternating f32", shapes::alternating, of("f32").into()),
+        ("alternating mixed", shapes::alternating, mixed),
+        ("dense int8-row", shapes::dense, of("int8-row").into()),
     ];
-    let slices = ModelSpec::choose_slices(&layers, formats.group());
-    assert_eq!(slices, (256 / formats.group()).min(8), "the test model is cut");
-    ModelSpec {
-        vocabulary: 75,
-        hidden: 40,
-        slices,
-        layers,
-        final_norm_epsilon: 1e-5,
-        tied_head: false,
-        context_max: 128,
-    }
+    models.extend(others.map(all));
+    models.extend([all("int4-g64"), all("int4-g128"), all("mxfp4"), all("fp8-e4m3-b128:ue8m0")]);
+    models
 }
 
-/// The test model in some formats.
-pub fn model(formats: RandomFormats) -> Arc<RandomModel> {
-    Arc::new(RandomModel::new(spec(&formats), 8, formats))
+/// A line of [`models`], drawn.
+pub fn model(&(_, shape, formats): &Line) -> Arc<RandomModel> {
+    Arc::new(RandomModel::new(shape(&formats), 8, formats))
 }
 
 fn prompt(seed: usize, tokens: usize) -> Vec<u32> {

@@ -1,9 +1,12 @@
 //! The straight-line pass equals the reference: logits, greedy tokens, experts, index selections.
 
-use crate::support::{Case, Reference, argmax, data, for_each_tiny_model, max_distance, say};
+use crate::support::{
+    Case, Reference, argmax, data, for_each_tiny_model, max_distance, say, unrounded,
+};
 use millstream::checkpoint::ModelFiles;
 use millstream_stages::ids::LayerId;
 use millstream_stages::straight_line::{Step, StraightLine};
+use std::sync::Arc;
 
 /// A choice may flip only where a float64 pass shows a gap under this.
 const FLIP_GAP_MAX: f64 = 2e-5;
@@ -14,9 +17,10 @@ fn check_model(name: &str) {
         let directory = reference.model_for(&case);
         let model = ModelFiles::open(directory.path()).expect("the model opens");
         let tokens: Vec<u32> = case.prompt.iter().chain(&case.greedy).copied().collect();
-        let spec = &model.blueprint.spec;
-        let steps = StraightLine::<f32>::new(spec, &model).run(&tokens).expect("it runs");
-        let exact = StraightLine::<f64>::new(spec, &model).run(&tokens).expect("it runs");
+        let spec = &model.blueprint.spec.clone();
+        let source = unrounded(spec, Arc::new(model));
+        let steps = StraightLine::<f32>::new(spec, &*source).run(&tokens).expect("it runs");
+        let exact = StraightLine::<f64>::new(spec, &*source).run(&tokens).expect("it runs");
         check_choices(&reference, &case, &steps, &exact);
         check_logits(&reference, &case, &steps);
     }

@@ -3,9 +3,16 @@
 //! Reference files were made by another implementation of the models; their layout is described in
 //! docs/testing.md.
 
+use millstream_kernels::formats::ActivationKind;
+use millstream_stages::dequantised::Dequantised;
+use millstream_stages::ids::LayerId;
+use millstream_stages::parts::resident_parts;
+use millstream_stages::spec::ModelSpec;
+use millstream_stages::weights::WeightSource;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The tests' own data.
 pub fn data() -> PathBuf {
@@ -40,6 +47,23 @@ pub fn for_each_tiny_model(check: impl Fn(&str) + Sync) {
         let threads = [scope.spawn(work), scope.spawn(work)];
         threads.map(|thread| thread.join().expect("the check holds"));
     });
+}
+
+/// Weights whose kernels take int8 activations, seen through f32: references round no activations.
+/// Others stay as they are.
+pub fn unrounded(spec: &ModelSpec, source: Arc<dyn WeightSource>) -> Arc<dyn WeightSource> {
+    let takes_codes = |layer: usize| {
+        let formats =
+            spec.layers[layer].moe().map(|_| source.expert_formats(LayerId(layer as u32)));
+        formats.into_iter().flatten().any(|format| format.activations() == ActivationKind::Int8)
+    };
+    let resident = resident_parts(spec)
+        .into_iter()
+        .any(|(layer, part)| source.format(layer, part).activations() == ActivationKind::Int8);
+    match resident || (0..spec.layers.len()).any(takes_codes) {
+        true => Arc::new(Dequantised(source)),
+        false => source,
+    }
 }
 
 /// A reference: cases and their tensors.
