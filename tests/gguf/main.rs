@@ -2,5 +2,6 @@
 //! references.
 
 mod hostile;
+mod models;
 mod tokenizer;
 mod writer;

@@ -12,6 +12,7 @@ float32 on the package's own dequantisation of the same bytes: NAME.json has `pr
 `greedy`, the tokens that follow.
 """
 import argparse
+import glob
 import json
 import math
 import os
@@ -67,8 +68,8 @@ def made_up(rng, shape, kind, std):
 class Writer:
     """Collects tensors: writes their bytes, remembers the values that the bytes stand for."""
 
-    def __init__(self, path, arch, seed):
-        self.out = gguf.GGUFWriter(path, arch)
+    def __init__(self, path, arch, seed, split=0):
+        self.out = gguf.GGUFWriter(path, arch, split_max_tensors=split)
         self.arch = arch
         self.rng = np.random.default_rng(seed)
         self.values = {}
@@ -501,7 +502,7 @@ def minimax_m2(path):
         vocab_size=VOCAB, hidden_size=H, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, head_dim=32, num_local_experts=8, num_experts_per_tok=3, rms_norm_eps=1e-6,
         bos_token_id=0, eos_token_id=1, rope_parameters=plain_rope(5000000.0, partial_rotary_factor=0.5))
-    w, state = Writer(path, "minimax-m2", 10), {}
+    w, state = Writer(path, "minimax-m2", 10, split=7), {}
     common(w, cfg, 1)
     experts_keys(w, cfg, 8)
     for key, value in [
@@ -558,7 +559,8 @@ def main():
         with open(os.path.join(args.out, f"{name}.json"), "w") as out:
             json.dump(made, out)
             out.write("\n")
-        print(name, os.path.getsize(path), made["greedy"])
+        files = sorted(glob.glob(os.path.join(args.out, f"{name}*.gguf")))
+        print(name, [os.path.getsize(file) for file in files], made["greedy"])
 
 
 if __name__ == "__main__":
