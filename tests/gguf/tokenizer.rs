@@ -152,3 +152,24 @@ fn broken_vocabularies_are_refused_by_their_keys() {
         assert!(error.contains(word) && error.contains("model.gguf"), "{key}: {error}");
     }
 }
+
+#[test]
+fn merges_by_score_give_the_ids_of_sentence_piece() {
+    let directory = data("gguf-tokenizers");
+    let path = directory.join("sentence_piece.gguf");
+    let tokenizer = Tokenizer::open(&path).expect("opens").expect("it has one");
+    let cases = json(&directory.join("sentence_piece.json"));
+    let cases = cases.as_array().expect("a list");
+    assert!(cases.len() > 20);
+    for case in cases {
+        let text = case["text"].as_str().expect("a text");
+        let id = |id: &Value| id.as_u64().expect("an id") as u32;
+        let ids: Vec<u32> = case["ids"].as_array().expect("a list").iter().map(id).collect();
+        assert_eq!(tokenizer.encode(text, false).expect("encodes"), ids, "{text:?}");
+        // A text begins with the token for that.
+        let with_begin: Vec<u32> = [1].into_iter().chain(ids.iter().copied()).collect();
+        assert_eq!(tokenizer.encode(text, true).expect("encodes"), with_begin, "{text:?}");
+        let back = tokenizer.decode(&ids, false).expect("decodes");
+        assert_eq!(back, text.replace('\u{2581}', " "), "{text:?}");
+    }
+}
