@@ -1,7 +1,7 @@
 //! Hostile GGUF files: every damaged or malicious header gets a typed error that names the place,
 //! never a panic, and never a large allocation.
 
-use crate::writer::{WrittenTensor, Writer, Written};
+use crate::writer::{Writer, Written, WrittenTensor};
 use millstream::checkpoint::gguf::parse;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;

@@ -46,8 +46,10 @@ fn models() -> Vec<(PathBuf, Reference)> {
         // One of them is in several files.
         let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let first = std::fs::read_dir(directory()).expect("the models").map(|e| e.unwrap().path());
-        let of_series = |path: &PathBuf| path.to_string_lossy().contains(&format!("{stem}-00001-of"));
-        let path = if whole.exists() { whole } else { first.into_iter().find(of_series).expect("it") };
+        let of_series =
+            |path: &PathBuf| path.to_string_lossy().contains(&format!("{stem}-00001-of"));
+        let path =
+            if whole.exists() { whole } else { first.into_iter().find(of_series).expect("it") };
         (path, reference)
     };
     found.into_iter().map(model).collect()
@@ -64,8 +66,7 @@ fn every_architecture_gives_the_logits_of_the_reference() {
         let model = ModelFiles::open(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(model.unknown.is_empty(), "{name}: {:?}", model.unknown);
         let spec = model.blueprint.spec.clone();
-        let tokens: Vec<u32> =
-            reference.prompt.iter().chain(&reference.greedy).copied().collect();
+        let tokens: Vec<u32> = reference.prompt.iter().chain(&reference.greedy).copied().collect();
         // Weights as they are, activations not rounded.
         let source = Dequantised(Arc::new(model));
         let steps = StraightLine::<f32>::new(&spec, &source).run(&tokens).expect("it runs");
@@ -107,11 +108,8 @@ fn models_together_have_every_type_that_is_read() {
 fn run(model: Model, experts_per_layer: Option<usize>, reference: &Reference) -> Vec<u32> {
     let options = Options { experts_per_layer, logits_rows_max: 96, ..Options::default() };
     let engine = Engine::start(model, &options).expect("the engine starts");
-    let request =
-        Request { keep_logits: true, ..Request::greedy(reference.prompt.clone(), 8) };
-    let answer = engine
-        .generate(&request, &mut |_| ControlFlow::Continue(()))
-        .expect("it runs");
+    let request = Request { keep_logits: true, ..Request::greedy(reference.prompt.clone(), 8) };
+    let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(())).expect("it runs");
     let logits = answer.logits.expect("kept");
     logits.iter().map(|logit| logit.to_bits()).chain(answer.answer_ids).collect()
 }
@@ -125,8 +123,13 @@ fn streamed_and_from_a_pack_the_bytes_are_those_of_a_resident_run() {
         let room = tempfile::tempdir().expect("a directory");
         let pack = room.path().join("pack");
         let keep = "keep".parse().expect("a format");
-        let options =
-            ConvertOptions { experts: keep, dense: keep, io: keep, mtp: keep, ..Default::default() };
+        let options = ConvertOptions {
+            experts: keep,
+            dense: keep,
+            io: keep,
+            mtp: keep,
+            ..Default::default()
+        };
         let conversion = Conversion::prepare(&path, &pack, &options).expect("planned");
         conversion.run(&Nobody).expect("converted");
         assert_eq!(run(open(&pack), Some(1), &reference), resident, "{}: pack", path.display());

@@ -206,7 +206,10 @@ pub const ARCHITECTURES: &[Architecture] = &[
             ("num_local_experts", Key("expert_count")),
             ("scoring_func", Made(|facts| scoring(facts, "sigmoid"))),
             ("use_qk_norm", Made(|facts| Ok(Some(json!(facts.has("blk.0.attn_q_norm.weight")))))),
-            ("use_routing_bias", Made(|facts| Ok(Some(json!(facts.has("blk.0.exp_probs_b.bias")))))),
+            (
+                "use_routing_bias",
+                Made(|facts| Ok(Some(json!(facts.has("blk.0.exp_probs_b.bias"))))),
+            ),
         ],
     },
 ];
@@ -242,7 +245,8 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>> {
     for &(key, neutral) in NEUTRAL {
         match facts.number(key)? {
             Some(number) if number != neutral => {
-                let what = format!("\"{}.{key}\" is {number}, which isn't computed", facts.architecture);
+                let what =
+                    format!("\"{}.{key}\" is {number}, which isn't computed", facts.architecture);
                 let remedy = "get a model of this family without it";
                 return Err(GgufFault::Unsupported { what, remedy });
             }
@@ -250,7 +254,8 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>> {
         }
     }
     if facts.has("rope_freqs.weight") {
-        let what = "rope_freqs.weight stretches rotary frequencies, which isn't computed".to_owned();
+        let what =
+            "rope_freqs.weight stretches rotary frequencies, which isn't computed".to_owned();
         let remedy = "get a model of this family without it";
         return Err(GgufFault::Unsupported { what, remedy });
     }
