@@ -8,7 +8,8 @@
 //! laid out as int2), then one of high bits: bit 4m + k of byte j of a row's dword belongs to column
 //! 16m + 4j + k, so that the same shift brings a quad's high bits beside its low ones.
 
-use super::block::{BlockCode, LINE_BYTES, Order, dword};
+use super::block::{BlockCode, FileCode, LINE_BYTES, Order, dword};
+use super::codes::pack_pairs_of_bits;
 use super::{ActivationKind, FormatInfo};
 
 /// The table line.
@@ -51,6 +52,26 @@ impl BlockCode for Int3 {
         step[2 * LINE_BYTES + dword(row) + j] |= (code >> 2) << (4 * m + k);
     }
     #[inline(always)]
+    fn value(code: u8) -> i32 {
+        i32::from(code) - 4
+    }
+    #[inline(always)]
+    fn pack(codes: &[u8], dwords: &mut [u8]) {
+        let steps = codes.as_chunks::<32>().0.iter().zip(dwords.as_chunks_mut::<12>().0);
+        for (codes, out) in steps {
+            let (low, high) = out.split_at_mut(8);
+            pack_pairs_of_bits(codes, low);
+            let (first, last) = codes.split_at(16);
+            let halves = first.as_chunks::<4>().0.iter().zip(last.as_chunks::<4>().0);
+            for ((first, last), byte) in halves.zip(high) {
+                *byte = high_bits(*first) | high_bits(*last) << 4;
+            }
+        }
+    }
+}
+
+impl FileCode for Int3 {
+    #[inline(always)]
     fn file_get(row: &[u8], column: usize) -> u8 {
         let (group, k) = (&row[column / GROUP * FILE_GROUP_BYTES..], column % GROUP);
         let low = group[k / 4] >> (k % 4 * 2) & 3;
@@ -64,11 +85,13 @@ impl BlockCode for Int3 {
         group[16 + k / 8] |= (code >> 2) << (k % 8);
     }
     #[inline(always)]
-    fn value(code: u8) -> i32 {
-        i32::from(code) - 4
-    }
-    #[inline(always)]
     fn code(value: i32) -> u8 {
         (value + 4) as u8
     }
+}
+
+/// The third bits of four codes.
+#[inline(always)]
+fn high_bits(codes: [u8; 4]) -> u8 {
+    codes[0] >> 2 & 1 | codes[1] >> 1 & 2 | codes[2] & 4 | codes[3] << 1 & 8
 }

@@ -1,0 +1,7 @@
+//! Models in GGUF: hostile headers, tokenizers, configurations, and whole models held against
+//! references.
+
+mod hostile;
+mod models;
+mod tokenizer;
+mod writer;
