@@ -37,7 +37,7 @@ fn example() -> Option<PathBuf> {
 #[test]
 fn a_mixture_of_a_tiny_model_gives_its_logits() {
     let Some(example) = example() else {
-        println!("not run: the example isn't built; `cargo test --examples --tests` builds it");
+        println!("not run: the example isn't built; `cargo build --examples` builds it");
         return;
     };
     let source = data().join("gguf/llama.gguf");
