@@ -88,6 +88,37 @@ fn every_architecture_gives_the_logits_of_the_reference() {
     }
 }
 
+#[derive(Deserialize)]
+struct Published {
+    prompt: Vec<u32>,
+    /// Every 97th logit behind the prompt.
+    logits: Vec<f32>,
+    largest: f32,
+    best: usize,
+}
+
+#[test]
+fn published_file_gives_the_logits_of_the_reference() {
+    let Some(path) = std::env::var_os("MILLSTREAM_SMOLLM2_GGUF") else {
+        println!("not run: MILLSTREAM_SMOLLM2_GGUF names no SmolLM2-135M-Instruct.Q4_1.gguf");
+        return;
+    };
+    let reference = directory().with_file_name("gguf-tokenizers").join("smollm2_logits.json");
+    let reference = std::fs::read(reference).expect("the reference");
+    let reference: Published = serde_json::from_slice(&reference).expect("JSON of a reference");
+    let model = ModelFiles::open(Path::new(&path)).expect("opens");
+    let spec = model.blueprint.spec.clone();
+    let source = Dequantised(Arc::new(model));
+    let steps = StraightLine::<f32>::new(&spec, &source).run(&reference.prompt).expect("it runs");
+    let logits = &steps.last().expect("a prompt").logits;
+    let apart = logits.iter().step_by(97).zip(&reference.logits).map(|(a, b)| a - b);
+    let worst = largest(apart) / reference.largest;
+    println!("SmolLM2: logits within {worst:.1e} of the largest");
+    assert!(worst <= APART_MAX, "logits are {worst} off");
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("some");
+    assert_eq!(best, reference.best);
+}
+
 #[test]
 fn models_together_have_every_type_that_is_read() {
     let mut found = BTreeSet::new();
