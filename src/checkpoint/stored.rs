@@ -352,8 +352,7 @@ impl Finder<'_> {
         let [weights, scales] = [Some(weights), scales].map(|place| place.map(|p| self.share(p)));
         let weights = weights.expect("given");
         let (layout, heads) = (FileLayout::Apart, None);
-        let stored =
-            StoredTensor { format, rows, cols, weights, scales, layout, weave, heads };
+        let stored = StoredTensor { format, rows, cols, weights, scales, layout, weave, heads };
         // Two woven tensors share a run.
         let times = if self.view.share != Share::All && weave.is_some() { 2 } else { 1 };
         let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);

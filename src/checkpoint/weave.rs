@@ -138,8 +138,7 @@ mod tests {
         let [rows, cols] = shape;
         let weave = Weave::of(view, shape);
         let (layout, scales, heads) = (FileLayout::Apart, None, None);
-        let stored =
-            StoredTensor { format, rows, cols, weights, scales, layout, weave, heads };
+        let stored = StoredTensor { format, rows, cols, weights, scales, layout, weave, heads };
         let mut out = vec![0; 4 * rows * cols];
         lay_out_stored(&stored, [&bytes, &[]], format, 0..rows, 0..cols, &mut out);
         let mut gathered = vec![];

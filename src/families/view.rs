@@ -66,10 +66,7 @@ impl View {
 
     /// Whether it is a tensor of its own, as it is.
     pub fn is_whole(&self) -> bool {
-        self.entry.is_none()
-            && self.share == Share::All
-            && !self.transposed
-            && self.heads.is_none()
+        self.entry.is_none() && self.share == Share::All && !self.transposed && self.heads.is_none()
     }
 
     /// The shape of the tensor that holds a part of this shape, without its dimension of entries:

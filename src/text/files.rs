@@ -113,7 +113,8 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, TextE
 
 /// The file as a model in GGUF has it in its metadata.
 fn from_gguf(path: &Path) -> Result<Option<Vec<u8>>, TextError> {
-    let (Some(model), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    let (Some(model), Some(name)) =
+        (path.parent(), path.file_name().and_then(|name| name.to_str()))
     else {
         return Ok(None);
     };

@@ -46,8 +46,10 @@ fn models() -> Vec<(PathBuf, Reference)> {
         // One of them is in several files.
         let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let first = std::fs::read_dir(directory()).expect("the models").map(|e| e.unwrap().path());
-        let of_series = |path: &PathBuf| path.to_string_lossy().contains(&format!("{stem}-00001-of"));
-        let path = if whole.exists() { whole } else { first.into_iter().find(of_series).expect("it") };
+        let of_series =
+            |path: &PathBuf| path.to_string_lossy().contains(&format!("{stem}-00001-of"));
+        let path =
+            if whole.exists() { whole } else { first.into_iter().find(of_series).expect("it") };
         (path, reference)
     };
     found.into_iter().map(model).collect()
@@ -64,8 +66,7 @@ fn every_architecture_gives_the_logits_of_the_reference() {
         let model = ModelFiles::open(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(model.unknown.is_empty(), "{name}: {:?}", model.unknown);
         let spec = model.blueprint.spec.clone();
-        let tokens: Vec<u32> =
-            reference.prompt.iter().chain(&reference.greedy).copied().collect();
+        let tokens: Vec<u32> = reference.prompt.iter().chain(&reference.greedy).copied().collect();
         // Weights as they are, activations not rounded.
         let source = Dequantised(Arc::new(model));
         let steps = StraightLine::<f32>::new(&spec, &source).run(&tokens).expect("it runs");
@@ -138,11 +139,8 @@ fn models_together_have_every_type_that_is_read() {
 fn run(model: Model, experts_per_layer: Option<usize>, reference: &Reference) -> Vec<u32> {
     let options = Options { experts_per_layer, logits_rows_max: 96, ..Options::default() };
     let engine = Engine::start(model, &options).expect("the engine starts");
-    let request =
-        Request { keep_logits: true, ..Request::greedy(reference.prompt.clone(), 8) };
-    let answer = engine
-        .generate(&request, &mut |_| ControlFlow::Continue(()))
-        .expect("it runs");
+    let request = Request { keep_logits: true, ..Request::greedy(reference.prompt.clone(), 8) };
+    let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(())).expect("it runs");
     let logits = answer.logits.expect("kept");
     logits.iter().map(|logit| logit.to_bits()).chain(answer.answer_ids).collect()
 }
@@ -156,8 +154,13 @@ fn streamed_and_from_a_pack_the_bytes_are_those_of_a_resident_run() {
         let room = tempfile::tempdir().expect("a directory");
         let pack = room.path().join("pack");
         let keep = "keep".parse().expect("a format");
-        let options =
-            ConvertOptions { experts: keep, dense: keep, io: keep, mtp: keep, ..Default::default() };
+        let options = ConvertOptions {
+            experts: keep,
+            dense: keep,
+            io: keep,
+            mtp: keep,
+            ..Default::default()
+        };
         let conversion = Conversion::prepare(&path, &pack, &options).expect("planned");
         conversion.run(&Nobody).expect("converted");
         assert_eq!(run(open(&pack), Some(1), &reference), resident, "{}: pack", path.display());
@@ -167,20 +170,19 @@ fn streamed_and_from_a_pack_the_bytes_are_those_of_a_resident_run() {
 #[test]
 fn unreadable_type_is_refused_by_tensor_and_type() {
     let bytes = std::fs::read(directory().join("mixtral.gguf")).expect("a model");
-    let name = b"blk.0.ffn_down_exps.weight";
+    let name = b"blk.0.ffn_gate_exps.weight";
     let at = bytes.windows(name.len()).position(|window| window == name).expect("the tensor");
-    // After the name: the number of dimensions, three lengths, the type. Q4_0 has as many columns
-    // and bytes in a block as IQ4_NL; IQ1_S would have other sizes.
+    // After the name: the number of dimensions, three lengths, the type.
     let kind = at + name.len() + 4 + 3 * 8;
-    assert_eq!(bytes[kind], 2, "Q4_0");
+    assert_eq!(bytes[kind], 12, "Q4_K");
     let room = tempfile::tempdir().expect("a directory");
     let path = room.path().join("model.gguf");
     let mut damaged = bytes.clone();
-    // Q8_1 isn't a type of weights.
-    damaged[kind] = 24;
+    // IQ2_XXS has as many columns in a block, and fewer bytes.
+    damaged[kind] = 16;
     std::fs::write(&path, &damaged).expect("written");
     let error = ModelFiles::open(&path).unwrap_err().to_string();
-    assert!(error.contains("blk.0.ffn_down_exps.weight") && error.contains("I8"), "{error}");
+    assert!(error.contains("blk.0.ffn_gate_exps.weight") && error.contains("IQ2_XXS"), "{error}");
 }
 
 #[test]

@@ -28,7 +28,8 @@ fn smollm2() -> Writer {
     for added in tokenizer["added_tokens"].as_array().expect("a list") {
         types[added["id"].as_u64().expect("an id") as usize] = 3;
     }
-    let merge = |merge: &Value| format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap());
+    let merge =
+        |merge: &Value| format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap());
     let merges = tokenizer["model"]["merges"].as_array().expect("a list").iter().map(merge);
     let template = settings["chat_template"].as_str().expect("a text").to_owned();
     Writer::new(vec![

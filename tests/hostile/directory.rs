@@ -102,7 +102,10 @@ fn other_formats_are_refused_by_name() {
         std::fs::write(directory.path().join(name), b"GGUF").expect("written");
         for path in [directory.path().to_path_buf(), directory.path().join(name)] {
             let (_, message) = refused(name, &path);
-            assert!(message.contains("only safetensors and GGUF are read by this build"), "{message}");
+            assert!(
+                message.contains("only safetensors and GGUF are read by this build"),
+                "{message}"
+            );
             assert!(message.contains(name), "{message}");
         }
     }

@@ -165,9 +165,7 @@ fn series(directory: &Path, part: Part<'_>, further: &[PathBuf]) -> Result<GgufF
     }
     match missing.is_empty() {
         true => Ok(GgufFiles { files }),
-        false => {
-            Err(OpenError::ShardsMissing { path: directory.to_path_buf(), files: missing })
-        }
+        false => Err(OpenError::ShardsMissing { path: directory.to_path_buf(), files: missing }),
     }
 }
 

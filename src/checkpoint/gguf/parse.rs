@@ -178,8 +178,10 @@ impl<R: Read> Cursor<R> {
     }
 
     fn fill(&mut self, what: &str, out: &mut [u8]) -> Result<()> {
-        self.reader.read_exact(out).map_err(|e| {
-            GgufFault::Read { what: what.to_owned(), at: self.at, reason: e.to_string() }
+        self.reader.read_exact(out).map_err(|e| GgufFault::Read {
+            what: what.to_owned(),
+            at: self.at,
+            reason: e.to_string(),
         })?;
         self.at += out.len() as u64;
         Ok(())
