@@ -4,7 +4,7 @@ use millstream::engine::{Engine, Model, OpenedReader, Options, Request};
 use millstream::sampler::Sampling;
 use millstream_kernels::WeightFormat;
 use millstream_stages::prefetch::Lookahead;
-use millstream_stages::simulation::{MemoryReader, RandomModel, small_spec};
+use millstream_stages::simulation::{MemoryReader, RandomModel, alternating_spec, small_spec};
 use millstream_stages::spec::ModelSpec;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
@@ -24,8 +24,8 @@ const MEASURED: usize = 1500;
 const FIRST_SLEEP_ALLOCATIONS: usize = 2;
 
 /// Allocations and reallocations between the tenth token and the last one measured.
-fn allocations_in_decode(slots: usize, sampling: Sampling) -> usize {
-    let spec = ModelSpec { context_max: 16_384, ..small_spec() };
+fn allocations_in_decode(spec: ModelSpec, slots: usize, sampling: Sampling) -> usize {
+    let spec = ModelSpec { context_max: 16_384, ..spec };
     let model = Arc::new(RandomModel::new(spec, 1, WeightFormat::Bf16));
     let source = model.clone();
     let engine_model = Model {
@@ -75,10 +75,14 @@ fn allocations_in_decode(slots: usize, sampling: Sampling) -> usize {
 #[test]
 fn steady_decode_allocates_nothing() {
     let sampled = Sampling { temperature: 0.8, top_p: 0.9, seed: 3 };
-    assert!(
-        allocations_in_decode(EXPERTS, Sampling::GREEDY) <= FIRST_SLEEP_ALLOCATIONS,
-        "resident"
-    );
-    assert!(allocations_in_decode(2, Sampling::GREEDY) <= FIRST_SLEEP_ALLOCATIONS, "streamed");
-    assert!(allocations_in_decode(EXPERTS, sampled) <= FIRST_SLEEP_ALLOCATIONS, "sampled");
+    let cases = [
+        ("resident", small_spec(), EXPERTS, Sampling::GREEDY),
+        ("streamed", small_spec(), 2, Sampling::GREEDY),
+        ("sampled", small_spec(), EXPERTS, sampled),
+        ("alternating attention, streamed", alternating_spec(), 2, Sampling::GREEDY),
+    ];
+    for (name, spec, slots, sampling) in cases {
+        let allocations = allocations_in_decode(spec, slots, sampling);
+        assert!(allocations <= FIRST_SLEEP_ALLOCATIONS, "{name}: {allocations}");
+    }
 }

@@ -8,7 +8,7 @@
 //! | `budget/` | what memory the process may hold, and how many experts that leaves |
 //! | `guard.rs` | experts' memory goes back while the system runs short |
 //! | `ceilings.rs`, `bandwidth.rs` | how fast a model could run at best |
-//! | `request.rs`, `statistics.rs` | what goes in and what comes out |
+//! | `request.rs`, `generation.rs`, `statistics.rs` | what goes in and what comes out |
 //! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
 //! | `keeper.rs` | what was learned is saved after each answer |
 //!
@@ -18,6 +18,7 @@
 pub mod bandwidth;
 mod budget;
 mod ceilings;
+mod generation;
 mod guard;
 mod keeper;
 mod mirror;
@@ -31,6 +32,7 @@ mod statistics;
 
 pub use budget::{MemoryBudget, MemoryRow, MemoryTable};
 pub use ceilings::{Ceilings, TokenBytes};
+pub use generation::Generation;
 pub use mirror::MirrorError;
 pub use model::{Model, ReaderMaker};
 pub use options::{Options, Setup};
@@ -39,6 +41,7 @@ pub use reads::{
     READERS_DEFAULT, READERS_MAX, ReadOptions, ReadsError, open_reader,
 };
 pub use request::{Answer, Finish, PositionTrace, Request};
+pub use sequence::Event;
 pub use statistics::{PhaseFigures, Statistics};
 
 use crate::checkpoint::OpenError;
@@ -60,7 +63,6 @@ use millstream_topology::plan::{PlacementPlan, SeatHost};
 use millstream_topology::verify::{NamedArena, VerifyError};
 use millstream_topology::{PlacementReport, TopologyError};
 use scheduler::{Command, Scheduler};
-use sequence::Event;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -278,6 +280,16 @@ impl Engine {
         })
     }
 
+    /// Begins an answer that is heard as it comes, on whatever thread asks.
+    ///
+    /// # Errors
+    /// When the request can't be met.
+    pub fn begin(&self, request: &Request) -> Result<Generation, EngineError> {
+        let (number, events) = self.submit(request)?;
+        let commands = self.commands.clone().expect("open until dropped");
+        Ok(Generation { number, events, commands })
+    }
+
     /// Generates; `on_token` hears every token as it comes and may break off.
     ///
     /// # Errors
@@ -287,12 +299,12 @@ impl Engine {
         request: &Request,
         on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Answer, EngineError> {
-        let (number, events) = self.submit(request)?;
+        let generation = self.begin(request)?;
         loop {
-            match events.recv().map_err(|_| EngineError::Stopped)? {
+            match generation.next() {
                 Event::Token(token) => {
                     if on_token(token).is_break() {
-                        self.send(Command::Cancel(number))?;
+                        generation.cancel();
                     }
                 }
                 Event::Done(outcome) => return *outcome,

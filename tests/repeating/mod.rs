@@ -20,16 +20,21 @@ pub struct Repeating {
     stored: Arc<RandomModel>,
 }
 
-fn spec(experts: usize) -> ModelSpec {
-    let mut spec = small_spec();
+/// A small model, widened and with so many experts.
+fn widened(mut spec: ModelSpec, experts: usize) -> ModelSpec {
     spec.hidden = 256;
     for layer in &mut spec.layers {
         if let FfnSpec::Moe(moe) = &mut layer.ffn {
             (moe.experts, moe.intermediate) = (experts, 512);
             (moe.gate.groups, moe.gate.groups_kept) = (1, 1);
         }
-        let AttentionSpec::Mla(mla) = &mut layer.attention;
-        (mla.query_rank, mla.latent_rank) = (Some(64), 64);
+        match &mut layer.attention {
+            AttentionSpec::Mla(mla) => {
+                mla.query_rank = mla.query_rank.map(|_| 64);
+                mla.latent_rank = 64;
+            }
+            AttentionSpec::Gqa(gqa) => gqa.head_dim = 64,
+        }
     }
     spec.context_max = 16_384;
     spec
@@ -38,8 +43,15 @@ fn spec(experts: usize) -> ModelSpec {
 impl Repeating {
     /// With so many experts a layer, 0.75 MiB each, in two layers.
     pub fn new(experts: usize) -> Arc<Repeating> {
-        let stored = RandomModel::new(spec(STORED), 3, WeightFormat::Bf16);
-        Arc::new(Repeating { spec: spec(experts), stored: Arc::new(stored) })
+        Repeating::of(&small_spec(), experts)
+    }
+
+    /// As [`Repeating::new`], of another small model.
+    pub fn of(small: &ModelSpec, experts: usize) -> Arc<Repeating> {
+        let stored = widened(small.clone(), STORED);
+        let stored = RandomModel::new(stored, 3, WeightFormat::Bf16);
+        let spec = widened(small.clone(), experts);
+        Arc::new(Repeating { spec, stored: Arc::new(stored) })
     }
 
     /// To be started.
@@ -85,7 +97,12 @@ impl WeightSource for Repeating {
         out: &mut [u8],
     ) -> Result<(), SourceError> {
         match part {
-            Part::Router | Part::RouterBias => {
+            Part::Router
+            | Part::RouterBias
+            | Part::RouterLogitBias
+            | Part::ExpertGateBiases
+            | Part::ExpertUpBiases
+            | Part::ExpertDownBiases => {
                 let seed = if part == Part::Router { 0.02 } else { 0.0 };
                 for (index, bytes) in out.chunks_exact_mut(4).enumerate() {
                     let place = (block.rows.start * 7919 + index) as u32;
