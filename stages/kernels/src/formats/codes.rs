@@ -88,7 +88,8 @@ pub(crate) use for_codes;
 #[inline(always)]
 pub fn pack_nibbles(codes: &[u8], out: &mut [u8]) {
     for (pair, byte) in codes.as_chunks::<2>().0.iter().zip(out) {
-        *byte = pair[0] & 15 | pair[1] << 4;
+        let pair = u16::from_le_bytes(*pair);
+        *byte = (pair & 0x0f | pair >> 4 & 0xf0) as u8;
     }
 }
 
@@ -96,7 +97,8 @@ pub fn pack_nibbles(codes: &[u8], out: &mut [u8]) {
 #[inline(always)]
 pub fn pack_pairs_of_bits(codes: &[u8], out: &mut [u8]) {
     for (four, byte) in codes.as_chunks::<4>().0.iter().zip(out) {
-        *byte = four[0] & 3 | (four[1] & 3) << 2 | (four[2] & 3) << 4 | four[3] << 6;
+        let four = u32::from_le_bytes(*four);
+        *byte = (four & 3 | four >> 6 & 0x0c | four >> 12 & 0x30 | four >> 18 & 0xc0) as u8;
     }
 }
 

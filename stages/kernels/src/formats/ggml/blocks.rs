@@ -38,6 +38,16 @@ pub trait GgmlBlock {
     fn codes(block: &[u8], codes: &mut [u8]);
     /// The scales.
     fn scales(block: &[u8]) -> BlockScales;
+
+    /// Where a run of columns from here on ends at the latest: with its block, or 256 columns on where
+    /// blocks are short.
+    #[inline(always)]
+    fn run_end(column: usize) -> usize {
+        match Self::KIND.block_columns() {
+            COLUMNS_MAX => (column / COLUMNS_MAX + 1) * COLUMNS_MAX,
+            _ => column + COLUMNS_MAX,
+        }
+    }
 }
 
 /// Column j and column j + 16 are the low and the high nibble of byte j: 32 columns.
