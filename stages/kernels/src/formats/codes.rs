@@ -84,6 +84,9 @@ macro_rules! for_codes {
 }
 pub(crate) use for_codes;
 
+/// The most codes that are packed at once.
+pub const CODES_MAX: usize = 256;
+
 /// Nibbles of pairs of codes: byte b holds code 2b in its low nibble, 2b + 1 in its high one.
 #[inline(always)]
 pub fn pack_nibbles(codes: &[u8], out: &mut [u8]) {
@@ -102,16 +105,12 @@ pub fn pack_pairs_of_bits(codes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Eight codes as a number, after a shift.
+/// Sixteen bytes as four numbers.
 #[inline(always)]
-pub fn eight(codes: &[u8; 8], shift: u32) -> u64 {
-    u64::from_le_bytes(*codes) >> shift
-}
-
-/// The low bytes of four 16-bit lanes, next to each other.
-#[inline(always)]
-pub fn low_bytes(lanes: u64) -> u32 {
-    let lanes = lanes & 0x00ff_00ff_00ff_00ff;
-    let pairs = (lanes | lanes >> 8) & 0x0000_ffff_0000_ffff;
-    (pairs | pairs >> 16) as u32
+pub fn words(bytes: [u8; 16]) -> [u32; 4] {
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    words
 }
