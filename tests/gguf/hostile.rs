@@ -2,6 +2,7 @@
 //! never a panic, and never a large allocation.
 
 use crate::writer::{Writer, Written, WrittenTensor};
+use millstream::checkpoint::gguf::companions::companion;
 use millstream::checkpoint::gguf::parse;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -146,4 +147,22 @@ fn flipped_bits_never_panic() {
         let _ = parse(&damaged[..], damaged.len() as u64);
         assert!(region.change().bytes_allocated < ALLOCATED_MAX, "bit {bit}");
     }
+}
+
+#[test]
+fn flipped_bits_of_whole_files_never_panic_beyond_the_header() {
+    let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/gguf");
+    let mut made = 0;
+    for seed in std::fs::read_dir(seeds).expect("the seeds of the fuzz target") {
+        let bytes = std::fs::read(seed.expect("an entry").path()).expect("a seed");
+        for bit in 0..8 * bytes.len().min(1024) {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let Ok(header) = parse(&damaged[..], damaged.len() as u64) else { continue };
+            for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+                made += usize::from(companion(&header, name).is_ok());
+            }
+        }
+    }
+    assert!(made > 1000, "{made} small files were made");
 }
