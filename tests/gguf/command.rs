@@ -49,7 +49,8 @@ fn file_and_its_directory_are_run_planned_and_described() {
 #[test]
 fn doctor_looks_at_the_file() {
     let (_room, path) = model();
-    let output = millstream(&["doctor", "-m", path.to_str().expect("UTF-8"), "--no-measure", "--deep"]);
+    let output =
+        millstream(&["doctor", "-m", path.to_str().expect("UTF-8"), "--no-measure", "--deep"]);
     let report = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(report.contains("model in GGUF"), "{report}");
     assert!(!report.contains("error    tensor") && report.contains("gpt_oss"), "{report}");

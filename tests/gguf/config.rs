@@ -1,6 +1,6 @@
 //! What metadata becomes: fields of a `config.json`, and refusals that name key and remedy.
 
-use crate::writer::{WrittenTensor, Writer, Written};
+use crate::writer::{Writer, Written, WrittenTensor};
 use millstream::checkpoint::gguf::companions::companion;
 use millstream::checkpoint::gguf::config::ARCHITECTURES;
 use millstream::checkpoint::gguf::parse;
