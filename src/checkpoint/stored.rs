@@ -131,11 +131,11 @@ pub fn resolve(
 impl View {
     /// The tensors that hold it, or its weights and their scales: those that are there.
     pub fn holders<'c>(&self, checkpoint: &'c Checkpoint) -> Vec<&'c TensorPlace> {
-        let there = |end: &&str| checkpoint.tensor(&format!("{}{end}", self.name));
-        let whole: Vec<_> = [""].iter().filter_map(|end| there(&end)).collect();
+        let there = |end: &str| checkpoint.tensor(&format!("{}{end}", self.name));
+        let whole: Vec<_> = [""].iter().filter_map(|end| there(end)).collect();
         let pairs = [["_packed", "_scale"], ["_blocks", "_scales"]];
         let pair =
-            |ends: &[&str; 2]| -> Vec<_> { ends.iter().filter_map(|end| there(&end)).collect() };
+            |ends: &[&str; 2]| -> Vec<_> { ends.iter().filter_map(|end| there(end)).collect() };
         if whole.is_empty() { pairs.iter().flat_map(pair).collect() } else { whole }
     }
 }

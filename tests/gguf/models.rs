@@ -89,6 +89,37 @@ fn every_architecture_gives_the_logits_of_the_reference() {
     }
 }
 
+#[derive(Deserialize)]
+struct Published {
+    prompt: Vec<u32>,
+    /// Every 97th logit behind the prompt.
+    logits: Vec<f32>,
+    largest: f32,
+    best: usize,
+}
+
+#[test]
+fn published_file_gives_the_logits_of_the_reference() {
+    let Some(path) = std::env::var_os("MILLSTREAM_SMOLLM2_GGUF") else {
+        println!("not run: MILLSTREAM_SMOLLM2_GGUF names no SmolLM2-135M-Instruct.Q4_1.gguf");
+        return;
+    };
+    let reference = directory().with_file_name("gguf-tokenizers").join("smollm2_logits.json");
+    let reference = std::fs::read(reference).expect("the reference");
+    let reference: Published = serde_json::from_slice(&reference).expect("JSON of a reference");
+    let model = ModelFiles::open(Path::new(&path)).expect("opens");
+    let spec = model.blueprint.spec.clone();
+    let source = Dequantised(Arc::new(model));
+    let steps = StraightLine::<f32>::new(&spec, &source).run(&reference.prompt).expect("it runs");
+    let logits = &steps.last().expect("a prompt").logits;
+    let apart = logits.iter().step_by(97).zip(&reference.logits).map(|(a, b)| a - b);
+    let worst = largest(apart) / reference.largest;
+    println!("SmolLM2: logits within {worst:.1e} of the largest");
+    assert!(worst <= APART_MAX, "logits are {worst} off");
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("some");
+    assert_eq!(best, reference.best);
+}
+
 #[test]
 fn models_together_have_every_type_that_is_read() {
     let mut found = BTreeSet::new();
@@ -139,20 +170,19 @@ fn streamed_and_from_a_pack_the_bytes_are_those_of_a_resident_run() {
 #[test]
 fn unreadable_type_is_refused_by_tensor_and_type() {
     let bytes = std::fs::read(directory().join("mixtral.gguf")).expect("a model");
-    let name = b"blk.0.ffn_down_exps.weight";
+    let name = b"blk.0.ffn_gate_exps.weight";
     let at = bytes.windows(name.len()).position(|window| window == name).expect("the tensor");
-    // After the name: the number of dimensions, three lengths, the type. Q4_0 has as many columns
-    // and bytes in a block as IQ4_NL; IQ1_S would have other sizes.
+    // After the name: the number of dimensions, three lengths, the type.
     let kind = at + name.len() + 4 + 3 * 8;
-    assert_eq!(bytes[kind], 2, "Q4_0");
+    assert_eq!(bytes[kind], 12, "Q4_K");
     let room = tempfile::tempdir().expect("a directory");
     let path = room.path().join("model.gguf");
     let mut damaged = bytes.clone();
-    // Q8_1 isn't a type of weights.
-    damaged[kind] = 24;
+    // IQ2_XXS has as many columns in a block, and fewer bytes.
+    damaged[kind] = 16;
     std::fs::write(&path, &damaged).expect("written");
     let error = ModelFiles::open(&path).unwrap_err().to_string();
-    assert!(error.contains("blk.0.ffn_down_exps.weight") && error.contains("I8"), "{error}");
+    assert!(error.contains("blk.0.ffn_gate_exps.weight") && error.contains("IQ2_XXS"), "{error}");
 }
 
 #[test]

@@ -13,6 +13,10 @@ use serde_json::{Map, json};
 
 type Result<T> = std::result::Result<T, GgufFault>;
 
+/// Names of the files that can be made.
+pub const COMPANIONS: [&str; 4] =
+    ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
+
 /// A small file by its name; none if this model would have no such file.
 ///
 /// # Errors

@@ -67,6 +67,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         fields: &[
             ("num_key_value_heads", Made(key_heads)),
             ("head_dim", Made(head_dim)),
+            ("rotary_dim", Key("rope.dimension_count")),
             ("attention_bias", Made(attention_bias)),
             ("rope_interleaved", Always(true)),
             ("num_local_experts", Key("expert_count")),
@@ -79,6 +80,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         fields: &[
             ("num_key_value_heads", Made(key_heads)),
             ("head_dim", Made(head_dim)),
+            ("rotary_dim", Key("rope.dimension_count")),
             ("clip_qkv", Key("attention.clamp_kqv")),
             ("num_experts", Key("expert_count")),
             ("norm_topk_prob", Always(false)),
@@ -91,6 +93,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         fields: &[
             ("num_key_value_heads", Made(key_heads)),
             ("head_dim", Made(head_dim)),
+            ("rotary_dim", Key("rope.dimension_count")),
             ("attention_bias", Made(attention_bias)),
             ("num_experts", Key("expert_count")),
             ("moe_intermediate_size", Key("expert_feed_forward_length")),
@@ -105,6 +108,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         with_experts: None,
         fields: &[
             ("num_key_value_heads", Made(key_heads)),
+            ("rotary_dim", Key("rope.dimension_count")),
             ("num_experts", Key("expert_count")),
             ("moe_intermediate_size", Key("expert_feed_forward_length")),
             ("shared_expert_intermediate_size", Key("expert_shared_feed_forward_length")),
@@ -120,7 +124,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         fields: &[
             ("num_key_value_heads", Made(key_heads)),
             ("head_dim", Made(head_dim)),
-            ("partial_rotary_factor", Made(rotary_part)),
+            ("rotary_dim", Key("rope.dimension_count")),
             ("attention_bias", Made(attention_bias)),
             ("use_qk_norm", Made(|facts| Ok(Some(json!(facts.has("blk.0.attn_q_norm.weight")))))),
             ("n_routed_experts", Key("expert_count")),
@@ -130,8 +134,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
             ("routed_scaling_factor", Made(|facts| facts.number_or("expert_weights_scale", 1.0))),
             ("norm_topk_prob", Made(|facts| facts.switch_or("expert_weights_norm", true))),
             ("scoring_func", Made(|facts| scoring(facts, "sigmoid"))),
-            ("n_group", Key("expert_group_count")),
-            ("topk_group", Key("expert_group_used_count")),
+            ("n_group", Made(|facts| facts.count_or("expert_group_count", 1))),
+            ("topk_group", Made(|facts| facts.count_or("expert_group_used_count", 1))),
         ],
     },
     Architecture {
@@ -187,6 +191,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         fields: &[
             ("num_key_value_heads", Made(key_heads)),
             ("head_dim", Made(head_dim)),
+            ("rotary_dim", Key("rope.dimension_count")),
             ("intermediate_size", Key("expert_feed_forward_length")),
             ("num_local_experts", Key("expert_count")),
             ("sliding_window", Key("attention.sliding_window")),
@@ -455,16 +460,6 @@ fn head_dim(facts: &Facts<'_>) -> Result<Option<Value>> {
 
 fn attention_bias(facts: &Facts<'_>) -> Result<Option<Value>> {
     Ok(Some(json!(facts.has("blk.0.attn_q.bias"))))
-}
-
-/// Which part of a head is turned.
-fn rotary_part(facts: &Facts<'_>) -> Result<Option<Value>> {
-    let (Some(turned), Some(width)) =
-        (facts.count("rope.dimension_count")?, facts.count("attention.key_length")?)
-    else {
-        return Ok(None);
-    };
-    Ok(Some(json!(turned as f64 / width.max(1) as f64)))
 }
 
 /// What turns a router's logit into a score.

@@ -5,7 +5,7 @@
 
 use super::super::error::OpenError;
 use super::super::shards::Shard;
-use super::companions::companion;
+use super::companions::{COMPANIONS, companion};
 use super::fault::{GgufError, GgufFault};
 use super::parse::{GgufHeader, parse};
 use crate::families::shorten;
@@ -108,6 +108,9 @@ impl GgufFiles {
     /// # Errors
     /// As [`GgufFiles::open_all`], and when the metadata isn't there or isn't understood.
     pub fn companion(&self, name: &str) -> Result<Option<Vec<u8>>, OpenError> {
+        if !COMPANIONS.contains(&name) {
+            return Ok(None);
+        }
         let mut headers = self.open_all()?.into_iter().map(|file| file.header);
         let mut header = headers.next().expect("a model is in one file at least");
         header.tensors.extend(headers.flat_map(|header| header.tensors));

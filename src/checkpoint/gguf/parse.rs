@@ -298,7 +298,7 @@ fn tensor_bytes(tensor: &str, lengths: &[u64], ggml: GgmlType) -> Result<u64> {
     }
     let row = (cols / block).checked_mul(ggml.block_bytes() as u64);
     // The elements are bounded as well: an empty tensor's other lengths would be anything.
-    let elements = lengths.iter().try_fold(1u64, |sum, &length| sum.checked_mul(length));
+    let elements = lengths.iter().try_fold(1u64, |sum, &length| sum.checked_mul(length.max(1)));
     let elements = elements.filter(|&elements| elements <= BYTES_MAX);
     let bytes = lengths[1..].iter().try_fold(row, |sum, &length| Some(sum?.checked_mul(length)));
     match (elements, bytes.flatten().filter(|&bytes| bytes <= BYTES_MAX)) {

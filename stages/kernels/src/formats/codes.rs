@@ -84,11 +84,15 @@ macro_rules! for_codes {
 }
 pub(crate) use for_codes;
 
+/// The most codes that are packed at once.
+pub const CODES_MAX: usize = 256;
+
 /// Nibbles of pairs of codes: byte b holds code 2b in its low nibble, 2b + 1 in its high one.
 #[inline(always)]
 pub fn pack_nibbles(codes: &[u8], out: &mut [u8]) {
     for (pair, byte) in codes.as_chunks::<2>().0.iter().zip(out) {
-        *byte = pair[0] & 15 | pair[1] << 4;
+        let pair = u16::from_le_bytes(*pair);
+        *byte = (pair & 0x0f | pair >> 4 & 0xf0) as u8;
     }
 }
 
@@ -96,20 +100,17 @@ pub fn pack_nibbles(codes: &[u8], out: &mut [u8]) {
 #[inline(always)]
 pub fn pack_pairs_of_bits(codes: &[u8], out: &mut [u8]) {
     for (four, byte) in codes.as_chunks::<4>().0.iter().zip(out) {
-        *byte = four[0] & 3 | (four[1] & 3) << 2 | (four[2] & 3) << 4 | four[3] << 6;
+        let four = u32::from_le_bytes(*four);
+        *byte = (four & 3 | four >> 6 & 0x0c | four >> 12 & 0x30 | four >> 18 & 0xc0) as u8;
     }
 }
 
-/// Eight codes as a number, after a shift.
+/// Sixteen bytes as four numbers.
 #[inline(always)]
-pub fn eight(codes: &[u8; 8], shift: u32) -> u64 {
-    u64::from_le_bytes(*codes) >> shift
-}
-
-/// The low bytes of four 16-bit lanes, next to each other.
-#[inline(always)]
-pub fn low_bytes(lanes: u64) -> u32 {
-    let lanes = lanes & 0x00ff_00ff_00ff_00ff;
-    let pairs = (lanes | lanes >> 8) & 0x0000_ffff_0000_ffff;
-    (pairs | pairs >> 16) as u32
+pub fn words(bytes: [u8; 16]) -> [u32; 4] {
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    words
 }

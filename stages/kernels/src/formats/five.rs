@@ -5,7 +5,7 @@
 //! to their place.
 
 use super::block::{BlockCode, LINE_BYTES, Order, dword};
-use super::codes::{eight, low_bytes, pack_nibbles};
+use super::codes::{CODES_MAX, pack_nibbles, words};
 
 /// Five bits; a value is the code minus `OFFSET`.
 pub struct Five<const OFFSET: i32>;
@@ -48,18 +48,20 @@ impl<const OFFSET: i32> BlockCode for Five<OFFSET> {
         i32::from(code) - OFFSET
     }
     #[inline(always)]
-    fn pack(codes: &[u8], out: &mut [u8]) {
-        let steps = codes.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<20>().0);
-        for (codes, out) in steps {
-            let (low, high) = out.split_at_mut(16);
-            pack_nibbles(codes, low);
-            let mut bits = 0;
-            for (line, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
-                // Bit 0 of byte 2j, then bit 0 of byte 2j + 1, beside each other in 16-bit lane j.
-                let single = eight(codes, 4) & 0x0101_0101_0101_0101;
-                bits |= low_bytes((single | single >> 7) & 0x0003_0003_0003_0003) << (2 * line);
-            }
-            high.copy_from_slice(&bits.to_le_bytes());
+    fn pack(codes: &[u8], dwords: &mut [u8]) {
+        // All nibbles and all high bits at first: long loops become vectors.
+        let (mut low, mut high) = ([0; CODES_MAX / 2], [0; CODES_MAX / 2]);
+        pack_nibbles(codes, &mut low[..codes.len() / 2]);
+        for (pair, high) in codes.as_chunks::<2>().0.iter().zip(&mut high) {
+            let pair = u16::from_le_bytes(*pair);
+            *high = (pair >> 4 & 1 | pair >> 11 & 2) as u8;
+        }
+        let planes = low.as_chunks::<16>().0.iter().zip(high.as_chunks::<16>().0);
+        for (out, (low, high)) in dwords.as_chunks_mut::<20>().0.iter_mut().zip(planes) {
+            // Byte j of line c's pairs of bits: those of quads 2c and 2c + 1.
+            let [a, b, c, d] = words(*high);
+            out[..16].copy_from_slice(low);
+            out[16..].copy_from_slice(&(a | b << 2 | c << 4 | d << 6).to_le_bytes());
         }
     }
 }

@@ -161,17 +161,10 @@ impl Head {
         Some(self.half(head, row, column, 1) * f32::from(part))
     }
 
-    /// Writes a group's scale and minimum, little-endian, for a row.
+    /// Writes a group's scale and minimum, little-endian, for a row (0 to 15); `out` starts with the
+    /// group.
     #[inline(always)]
-    pub fn put_group(
-        &self,
-        group: usize,
-        row: usize,
-        scale: [u8; 2],
-        minimum: [u8; 2],
-        head: &mut [u8],
-    ) {
-        let out = &mut head[group * self.group_bytes()..][..self.kind.group_bytes()];
+    pub fn put_group(&self, row: usize, scale: [u8; 2], minimum: [u8; 2], out: &mut [u8]) {
         match self.kind {
             HeadKind::Scales(ScaleType::Ue8m0) => out[row] = scale[0],
             _ => out[2 * row..2 * row + 2].copy_from_slice(&scale),
@@ -181,11 +174,10 @@ impl Head {
         }
     }
 
-    /// Writes a part's scale and minimum for a row; nibbles come as one byte in `scale`.
+    /// Writes a part's scale and minimum for a row; nibbles come as one byte in `scale`. `out` starts
+    /// with the part.
     #[inline(always)]
-    pub fn put_part(&self, part: usize, row: usize, scale: u8, minimum: u8, head: &mut [u8]) {
-        let place = self.part_place(part);
-        let out = &mut head[place..place + self.part_bytes()];
+    pub fn put_part(&self, row: usize, scale: u8, minimum: u8, out: &mut [u8]) {
         out[row] = scale;
         if self.kind == HeadKind::NestedMinima {
             out[BLOCK_ROWS + row] = minimum;

@@ -9,7 +9,7 @@
 //! 16m + 4j + k, so that the same shift brings a quad's high bits beside its low ones.
 
 use super::block::{BlockCode, FileCode, LINE_BYTES, Order, dword};
-use super::codes::pack_pairs_of_bits;
+use super::codes::{CODES_MAX, pack_pairs_of_bits};
 use super::{ActivationKind, FormatInfo};
 
 /// The table line.
@@ -57,15 +57,18 @@ impl BlockCode for Int3 {
     }
     #[inline(always)]
     fn pack(codes: &[u8], dwords: &mut [u8]) {
-        let steps = codes.as_chunks::<32>().0.iter().zip(dwords.as_chunks_mut::<12>().0);
-        for (codes, out) in steps {
-            let (low, high) = out.split_at_mut(8);
-            pack_pairs_of_bits(codes, low);
-            let (first, last) = codes.split_at(16);
-            let halves = first.as_chunks::<4>().0.iter().zip(last.as_chunks::<4>().0);
-            for ((first, last), byte) in halves.zip(high) {
-                *byte = high_bits(*first) | high_bits(*last) << 4;
-            }
+        // All low and all high bits at first: long loops become vectors.
+        let (mut low, mut high) = ([0; CODES_MAX / 4], [0; CODES_MAX / 4]);
+        pack_pairs_of_bits(codes, &mut low[..codes.len() / 4]);
+        for (four, high) in codes.as_chunks::<4>().0.iter().zip(&mut high) {
+            let four = u32::from_le_bytes(*four);
+            *high = (four >> 2 & 1 | four >> 9 & 2 | four >> 16 & 4 | four >> 23 & 8) as u8;
+        }
+        let planes = low.as_chunks::<8>().0.iter().zip(high.as_chunks::<8>().0);
+        for (out, (low, high)) in dwords.as_chunks_mut::<12>().0.iter_mut().zip(planes) {
+            let high = u64::from_le_bytes(*high);
+            out[..8].copy_from_slice(low);
+            out[8..].copy_from_slice(&((high | high >> 28) as u32).to_le_bytes());
         }
     }
 }
@@ -88,10 +91,4 @@ impl FileCode for Int3 {
     fn code(value: i32) -> u8 {
         (value + 4) as u8
     }
-}
-
-/// The third bits of four codes.
-#[inline(always)]
-fn high_bits(codes: [u8; 4]) -> u8 {
-    codes[0] >> 2 & 1 | codes[1] >> 1 & 2 | codes[2] & 4 | codes[3] << 1 & 8
 }

@@ -9,7 +9,7 @@
 use super::block::{BlockCode, FileCode, Order, dword};
 use super::codes::pack_nibbles;
 use super::ggml::GgmlType;
-use super::ggml::blocks::{BlockScales, GgmlBlock, half_at, nibbles_of_halves};
+use super::ggml::blocks::{BlockScales, GgmlBlock, bytes_at, half_at, put_nibbles};
 use super::{ActivationKind, FormatInfo};
 
 /// The table line.
@@ -74,7 +74,7 @@ impl GgmlBlock for Block {
 
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
-        nibbles_of_halves(&block[2..], codes);
+        put_nibbles::<16>(bytes_at(block, 2), codes);
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> BlockScales {

@@ -5,7 +5,7 @@
 //! part p's), four bytes with their low nibbles, then the nibbles, each part's as in iq4_nl. The compute
 //! layout has the part's scale minus 32.
 
-use super::ggml::blocks::{BlockScales, GgmlBlock, half_at, nibbles_of_halves};
+use super::ggml::blocks::{BlockScales, GgmlBlock, bytes_at, half_at, put_nibbles};
 use super::ggml::{GgmlType, PART};
 use super::iq4_nl::Iq4;
 use super::{ActivationKind, FormatInfo};
@@ -28,9 +28,8 @@ impl GgmlBlock for Block {
 
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
-        let nibbles = block[8..].as_chunks::<16>().0;
-        for (nibbles, codes) in nibbles.iter().zip(codes.as_chunks_mut::<PART>().0) {
-            nibbles_of_halves(nibbles, codes);
+        for (part, codes) in codes.as_chunks_mut::<PART>().0.iter_mut().enumerate() {
+            put_nibbles::<16>(bytes_at(block, 8 + 16 * part), codes);
         }
     }
     #[inline(always)]

@@ -1,11 +1,12 @@
 //! The weight formats: one file each, one table of them all.
 //!
-//! A [`WeightFormat`] names codes and scales. Matrices come in two layouts. In the *file layout*
-//! rows lie one after the other and scales lie apart (colibri containers, Hugging Face snapshots).
-//! In the *compute layout*, which arenas and packs hold and kernels read, a matrix of codes lies
-//! in blocks of [`BLOCK_ROWS`] rows, each one run of bytes: the block's scales, then lines of 64
-//! bytes in which every row owns four ([`block`]). Floats stay row by row; an fp8 row carries its
-//! scales in front ([`fp8`]).
+//! A [`WeightFormat`] names codes and scales. A matrix comes in one of two *file layouts*
+//! ([`FileLayout`]): rows one after the other with scales apart (colibri containers, Hugging Face
+//! snapshots), or ggml's blocks, which hold their scales (GGUF files, [`ggml`]). In the *compute
+//! layout*, which arenas and packs hold and kernels read, a matrix of codes lies in blocks of
+//! [`BLOCK_ROWS`] rows, each one run of bytes: the block's scales ([`head`]), then lines of 64 bytes in
+//! which every row owns four ([`block`]). Floats stay row by row; an fp8 row carries its scales in front
+//! ([`fp8`]).
 //!
 //! To add a format: a file with its [`FormatInfo`], a variant, a line in [`FORMATS`], and what the
 //! compiler then asks for; every match here and in the kernels is exhaustive.

@@ -10,7 +10,7 @@
 use super::block::{BlockCode, FileCode, Order};
 use super::codes::pack_nibbles;
 use super::ggml::GgmlType;
-use super::ggml::blocks::{BlockScales, GgmlBlock, nibbles_of_halves};
+use super::ggml::blocks::{BlockScales, GgmlBlock, bytes_at, put_nibbles};
 use super::int4_group::Int4;
 use super::{ActivationKind, FormatInfo};
 
@@ -85,7 +85,7 @@ impl GgmlBlock for Block {
 
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
-        nibbles_of_halves(&block[1..], codes);
+        put_nibbles::<16>(bytes_at(block, 1), codes);
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> BlockScales {

@@ -8,7 +8,7 @@
 use super::block::{BlockCode, Order};
 use super::codes::pack_pairs_of_bits;
 use super::ggml::GgmlType;
-use super::ggml::blocks::{BlockScales, GgmlBlock, half_at};
+use super::ggml::blocks::{BlockScales, GgmlBlock, bytes_at, half_at};
 use super::head::negated;
 use super::int2_row::Int2;
 use super::{ActivationKind, FormatInfo};
@@ -60,27 +60,30 @@ impl GgmlBlock for Block {
 
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
-        unpack_pairs_of_bits(&block[16..80], codes);
+        unpack_pairs_of_bits(block, 16, codes);
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> BlockScales {
         BlockScales {
             scale: half_at(block, 80),
             minimum: negated(half_at(block, 82)),
-            parts: *block.first_chunk().expect("a whole block"),
+            parts: bytes_at(block, 0),
             ..BlockScales::default()
         }
     }
 }
 
-/// The pairs of bits of a block of 256 columns.
+/// The pairs of bits of a block of 256 columns, from a place on.
 #[inline(always)]
-pub fn unpack_pairs_of_bits(bytes: &[u8], codes: &mut [u8]) {
-    for (bytes, codes) in bytes.as_chunks::<32>().0.iter().zip(codes.as_chunks_mut::<128>().0) {
+pub fn unpack_pairs_of_bits(block: &[u8], place: usize, codes: &mut [u8]) {
+    for (half, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
+        let bytes: [u8; 32] = bytes_at(block, place + 32 * half);
         for (pair, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            for (code, byte) in codes.iter_mut().zip(bytes) {
-                *code = byte >> (2 * pair) & 3;
+            let mut out = [0; 32];
+            for j in 0..32 {
+                out[j] = bytes[j] >> (2 * pair) & 3;
             }
+            *codes = out;
         }
     }
 }

@@ -8,7 +8,7 @@
 //! minus 32, and codes as int3 has them.
 
 use super::ggml::GgmlType;
-use super::ggml::blocks::{BlockScales, GgmlBlock, half_at, word_at};
+use super::ggml::blocks::{BlockScales, GgmlBlock, add_bits, bytes_at, half_at, word_at};
 use super::int3_group::Int3;
 use super::q2_k::unpack_pairs_of_bits;
 use super::{ActivationKind, FormatInfo};
@@ -31,11 +31,10 @@ impl GgmlBlock for Block {
 
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
-        unpack_pairs_of_bits(&block[32..96], codes);
+        unpack_pairs_of_bits(block, 32, codes);
+        let high = bytes_at(block, 0);
         for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            for (code, high) in codes.iter_mut().zip(&block[..32]) {
-                *code |= (high >> run & 1) << 2;
-            }
+            add_bits(&high, run as u32, 1, 2, codes);
         }
     }
     #[inline(always)]

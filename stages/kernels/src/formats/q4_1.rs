@@ -6,7 +6,7 @@
 use super::block::{BlockCode, Order};
 use super::codes::pack_nibbles;
 use super::ggml::GgmlType;
-use super::ggml::blocks::{BlockScales, GgmlBlock, half_at, nibbles_of_halves};
+use super::ggml::blocks::{BlockScales, GgmlBlock, bytes_at, half_at, put_nibbles};
 use super::int4_group::Int4;
 use super::{ActivationKind, FormatInfo};
 
@@ -57,7 +57,7 @@ impl GgmlBlock for Block {
 
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
-        nibbles_of_halves(&block[4..], codes);
+        put_nibbles::<16>(bytes_at(block, 4), codes);
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> BlockScales {

@@ -5,7 +5,7 @@
 //! ([`unpack_sixes`]), then 128 bytes: in each run of 32, byte j holds column j of one part in its low
 //! nibble and column j of the next part in its high one.
 
-use super::ggml::blocks::{BlockScales, GgmlBlock, half_at, word_at};
+use super::ggml::blocks::{BlockScales, GgmlBlock, bytes_at, half_at, put_nibbles, word_at};
 use super::ggml::{GgmlType, PART};
 use super::head::negated;
 use super::q4_1::Uint4;
@@ -29,7 +29,7 @@ impl GgmlBlock for Block {
 
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
-        unpack_nibbles(&block[16..], codes);
+        unpack_nibbles(block, 16, codes);
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> BlockScales {
@@ -37,16 +37,11 @@ impl GgmlBlock for Block {
     }
 }
 
-/// The nibbles of a block's eight parts.
+/// The nibbles of a block's eight parts, from a place on.
 #[inline(always)]
-pub fn unpack_nibbles(nibbles: &[u8], codes: &mut [u8]) {
-    let parts = codes.as_chunks_mut::<{ 2 * PART }>().0;
-    for (bytes, codes) in nibbles.as_chunks::<PART>().0.iter().zip(parts) {
-        let (low, high) = codes.split_at_mut(PART);
-        for ((byte, low), high) in bytes.iter().zip(low).zip(high) {
-            *low = byte & 15;
-            *high = byte >> 4;
-        }
+pub fn unpack_nibbles(block: &[u8], place: usize, codes: &mut [u8]) {
+    for (pair, codes) in codes.as_chunks_mut::<{ 2 * PART }>().0.iter_mut().enumerate() {
+        put_nibbles::<PART>(bytes_at(block, place + PART * pair), codes);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::five::{Int5, add_high_bits};
 use super::ggml::GgmlType;
-use super::ggml::blocks::{BlockScales, GgmlBlock, half_at, nibbles_of_halves, word_at};
+use super::ggml::blocks::{BlockScales, GgmlBlock, bytes_at, half_at, put_nibbles, word_at};
 use super::{ActivationKind, FormatInfo};
 
 /// The table line.
@@ -26,7 +26,7 @@ impl GgmlBlock for Block {
 
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
-        nibbles_of_halves(&block[6..], codes);
+        put_nibbles::<16>(bytes_at(block, 6), codes);
         add_high_bits(word_at(block, 2), codes);
     }
     #[inline(always)]

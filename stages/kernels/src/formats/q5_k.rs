@@ -5,7 +5,7 @@
 //! p's column j, and the nibbles as q4_k has them.
 
 use super::five::Uint5;
-use super::ggml::blocks::{BlockScales, GgmlBlock};
+use super::ggml::blocks::{BlockScales, GgmlBlock, add_bits, bytes_at};
 use super::ggml::{GgmlType, PART};
 use super::q4_k::{unpack_nibbles, unpack_sixes};
 use super::{ActivationKind, FormatInfo};
@@ -28,11 +28,10 @@ impl GgmlBlock for Block {
 
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
-        unpack_nibbles(&block[48..], codes);
+        unpack_nibbles(block, 48, codes);
+        let high = bytes_at(block, 16);
         for (part, codes) in codes.as_chunks_mut::<PART>().0.iter_mut().enumerate() {
-            for (code, high) in codes.iter_mut().zip(&block[16..48]) {
-                *code |= (high >> part & 1) << 4;
-            }
+            add_bits(&high, part as u32, 1, 4, codes);
         }
     }
     #[inline(always)]

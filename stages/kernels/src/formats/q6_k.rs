@@ -9,9 +9,9 @@
 //! one of high bits: bits 2i and 2i + 1 of byte j of a row's dword belong to byte j of quad i.
 
 use super::block::{BlockCode, LINE_BYTES, Order, dword};
-use super::codes::{eight, low_bytes, pack_nibbles};
+use super::codes::{CODES_MAX, pack_nibbles};
 use super::ggml::GgmlType;
-use super::ggml::blocks::{BlockScales, GgmlBlock, half_at};
+use super::ggml::blocks::{BlockScales, GgmlBlock, add_bits, bytes_at, half_at, put_nibbles};
 use super::{ActivationKind, FormatInfo};
 
 /// The table line.
@@ -58,18 +58,19 @@ impl BlockCode for Int6 {
         i32::from(code) - 32
     }
     #[inline(always)]
-    fn pack(codes: &[u8], out: &mut [u8]) {
-        let steps = codes.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<12>().0);
-        for (codes, out) in steps {
-            let (low, high) = out.split_at_mut(8);
-            pack_nibbles(codes, low);
-            let mut bits = 0;
-            for (line, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
-                // The high bits of codes 2j and 2j + 1 beside each other in 16-bit lane j.
-                let pair = eight(codes, 4) & 0x0303_0303_0303_0303;
-                bits |= low_bytes((pair | pair >> 6) & 0x000f_000f_000f_000f) << (4 * line);
-            }
-            high.copy_from_slice(&bits.to_le_bytes());
+    fn pack(codes: &[u8], dwords: &mut [u8]) {
+        // All nibbles and all high bits at first: long loops become vectors.
+        let (mut low, mut high) = ([0; CODES_MAX / 2], [0; CODES_MAX / 2]);
+        pack_nibbles(codes, &mut low[..codes.len() / 2]);
+        for (pair, high) in codes.as_chunks::<2>().0.iter().zip(&mut high) {
+            let pair = u16::from_le_bytes(*pair);
+            *high = (pair >> 4 & 3 | pair >> 10 & 12) as u8;
+        }
+        let planes = low.as_chunks::<8>().0.iter().zip(high.as_chunks::<8>().0);
+        for (out, (low, high)) in dwords.as_chunks_mut::<12>().0.iter_mut().zip(planes) {
+            let high = u64::from_le_bytes(*high);
+            out[..8].copy_from_slice(low);
+            out[8..].copy_from_slice(&((high | high >> 28) as u32).to_le_bytes());
         }
     }
 }
@@ -84,22 +85,19 @@ impl GgmlBlock for Block {
     #[inline(always)]
     fn codes(block: &[u8], codes: &mut [u8]) {
         for (half, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-            let (nibbles, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
-            let (low_codes, high_codes) = codes.split_at_mut(64);
-            for ((byte, low), high) in nibbles.iter().zip(low_codes).zip(high_codes) {
-                *low = byte & 15;
-                *high = byte >> 4;
-            }
+            put_nibbles::<64>(bytes_at(block, 64 * half), codes);
+            let high = bytes_at(block, 128 + 32 * half);
             for (pair, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                for (code, high) in codes.iter_mut().zip(high) {
-                    *code |= (high >> (2 * pair) & 3) << 4;
-                }
+                add_bits(&high, 2 * pair as u32, 3, 4, codes);
             }
         }
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> BlockScales {
-        let parts = *block[192..].first_chunk().expect("a whole block");
-        BlockScales { scale: half_at(block, 208), parts, ..BlockScales::default() }
+        BlockScales {
+            scale: half_at(block, 208),
+            parts: bytes_at(block, 192),
+            ..BlockScales::default()
+        }
     }
 }

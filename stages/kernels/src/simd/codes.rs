@@ -167,7 +167,7 @@ impl Lines for Int3 {
 impl Lines for Uint4 {
     const CHUNK_LINES: usize = 2;
     const CHUNK_STRIPS: usize = 1;
-    const LINE_WORK: usize = 2;
+    const LINE_WORK: usize = 3;
 
     #[inline(always)]
     fn quads<S: IntegerSimd>(cpu: S, chunk: &[LineBytes], _strip: usize) -> Quads<S> {
@@ -206,7 +206,7 @@ impl Lines for Iq4 {
 impl<const OFFSET: i32> Lines for Five<OFFSET> {
     const CHUNK_LINES: usize = 5;
     const CHUNK_STRIPS: usize = 2;
-    const LINE_WORK: usize = 2;
+    const LINE_WORK: usize = 3;
 
     #[inline(always)]
     fn quads<S: IntegerSimd>(cpu: S, chunk: &[LineBytes], strip: usize) -> Quads<S> {
@@ -230,7 +230,7 @@ impl<const OFFSET: i32> Lines for Five<OFFSET> {
 impl Lines for Int6 {
     const CHUNK_LINES: usize = 3;
     const CHUNK_STRIPS: usize = 1;
-    const LINE_WORK: usize = 2;
+    const LINE_WORK: usize = 3;
     const BYTES: QuadBytes = QuadBytes::Six;
 
     #[inline(always)]

@@ -167,20 +167,44 @@ pub fn tile<
         group += 1;
     }
     if whole * units < shape.units {
-        // The last portion isn't whole: what is missing meets activation codes of zero.
-        let mut padded = [[0; LINE_BYTES]; UNIT_LINES_MAX];
         let rest = &lines[whole * portion_lines..];
-        padded[..rest.len()].copy_from_slice(rest);
-        let last = shape.groups - 1;
-        let of_group = Group::<S>::of::<C, H>(cpu, shape, head, last);
-        for unit in whole * units..shape.units {
-            let weights = of_group.part::<H>(cpu, unit - last * shape.group_units);
-            let (lines, u) = (&padded[..portion_lines], unit - whole * units);
-            let dots = unit_dots::<S, C, STRIPS, N, CHAINS>(cpu, lines, u, &tokens, unit);
-            add_unit::<S, H, STRIPS, N>(cpu, weights, dots, &tokens, unit, &mut sums);
-        }
+        let first = whole * units;
+        last_portion::<S, C, H, STRIPS, N, CHAINS>(
+            cpu, shape, head, rest, &tokens, first, &mut sums,
+        );
     }
     sums
+}
+
+/// Adds the units from `first` on, fewer than a portion: what is missing of their lines meets activation
+/// codes of zero.
+#[inline(always)]
+fn last_portion<
+    S: IntegerSimd,
+    C: Lines,
+    H: Heads,
+    const STRIPS: usize,
+    const N: usize,
+    const CHAINS: usize,
+>(
+    cpu: S,
+    shape: &Shape,
+    head: &[u8],
+    lines: &[LineBytes],
+    tokens: &Tokens<STRIPS, N>,
+    first: usize,
+    sums: &mut [<S::Float as Simd>::Vector; N],
+) {
+    let mut padded = [[0; LINE_BYTES]; UNIT_LINES_MAX];
+    padded[..lines.len()].copy_from_slice(lines);
+    let last = shape.groups - 1;
+    let group = Group::<S>::of::<C, H>(cpu, shape, head, last);
+    for unit in first..shape.units {
+        let weights = group.part::<H>(cpu, unit - last * shape.group_units);
+        let place = unit - first;
+        let dots = unit_dots::<S, C, STRIPS, N, CHAINS>(cpu, &padded, place, tokens, unit);
+        add_unit::<S, H, STRIPS, N>(cpu, weights, dots, tokens, unit, sums);
+    }
 }
 
 /// The scales and minima of a group, the format's factor included, and the bytes of its parts.
@@ -239,8 +263,30 @@ fn ask(block: &[u8], next: usize, bytes: usize) -> usize {
 }
 
 /// The exact dots of unit `place` of a portion's lines with N tokens; it is unit `unit` of the row.
+/// Short units are many, so that one chain of dots each is enough.
 #[inline(always)]
 fn unit_dots<S: IntegerSimd, C: Lines, const STRIPS: usize, const N: usize, const CHAINS: usize>(
+    cpu: S,
+    lines: &[LineBytes],
+    place: usize,
+    tokens: &Tokens<STRIPS, N>,
+    unit: usize,
+) -> [S::Line; N] {
+    match STRIPS {
+        1 => dots_in_chains::<S, C, STRIPS, N, 1>(cpu, lines, place, tokens, unit),
+        _ => dots_in_chains::<S, C, STRIPS, N, CHAINS>(cpu, lines, place, tokens, unit),
+    }
+}
+
+/// [`unit_dots`] in so many chains.
+#[inline(always)]
+fn dots_in_chains<
+    S: IntegerSimd,
+    C: Lines,
+    const STRIPS: usize,
+    const N: usize,
+    const CHAINS: usize,
+>(
     cpu: S,
     lines: &[LineBytes],
     place: usize,
@@ -291,7 +337,8 @@ fn add_unit<S: IntegerSimd, H: Heads, const STRIPS: usize, const N: usize>(
     for t in 0..N {
         let (dot, scale) = (cpu.to_float(dots[t]), float.splat(tokens.scales[t][unit]));
         sums[t] = if H::MINIMA {
-            let minima = float.mul(weights.minima, float.splat(tokens.sums[t][unit] as f32));
+            let codes = cpu.to_float(cpu.splat(tokens.sums[t][unit]));
+            let minima = float.mul(weights.minima, codes);
             float.fma(float.fma(dot, weights.scales, minima), scale, sums[t])
         } else {
             float.fma(dot, float.mul(weights.scales, scale), sums[t])

@@ -38,16 +38,45 @@ pub trait GgmlBlock {
     fn codes(block: &[u8], codes: &mut [u8]);
     /// The scales.
     fn scales(block: &[u8]) -> BlockScales;
+
+    /// Where a run of columns from here on ends at the latest: with its block, or 256 columns on where
+    /// blocks are short.
+    #[inline(always)]
+    fn run_end(column: usize) -> usize {
+        match Self::KIND.block_columns() {
+            COLUMNS_MAX => (column / COLUMNS_MAX + 1) * COLUMNS_MAX,
+            _ => column + COLUMNS_MAX,
+        }
+    }
 }
 
-/// Column j and column j + 16 are the low and the high nibble of byte j: 32 columns.
+/// The bytes at a place, copied: loops over a copy become vectors, as nothing else can change it.
 #[inline(always)]
-pub fn nibbles_of_halves(nibbles: &[u8], codes: &mut [u8]) {
-    let (low, high) = codes.split_at_mut(16);
-    for ((byte, low), high) in nibbles[..16].iter().zip(low).zip(&mut high[..16]) {
-        *low = byte & 15;
-        *high = byte >> 4;
+pub fn bytes_at<const N: usize>(block: &[u8], place: usize) -> [u8; N] {
+    *block[place..].first_chunk().expect("a whole block")
+}
+
+/// Column j and column j + `N` are the low and the high nibble of byte j.
+#[inline(always)]
+pub fn put_nibbles<const N: usize>(bytes: [u8; N], codes: &mut [u8]) {
+    let (mut low, mut high) = ([0; N], [0; N]);
+    for j in 0..N {
+        low[j] = bytes[j] & 15;
+        high[j] = bytes[j] >> 4;
     }
+    codes[..N].copy_from_slice(&low);
+    codes[N..2 * N].copy_from_slice(&high);
+}
+
+/// Adds bits to 32 codes: those of `high` from bit `from` on that are in `mask`, moved to bit `to`.
+#[inline(always)]
+pub fn add_bits(high: &[u8; 32], from: u32, mask: u8, to: u32, codes: &mut [u8]) {
+    let mut sum = [0; 32];
+    sum.copy_from_slice(&codes[..32]);
+    for j in 0..32 {
+        sum[j] |= (high[j] >> from & mask) << to;
+    }
+    codes[..32].copy_from_slice(&sum);
 }
 
 /// The two bytes at a place.
