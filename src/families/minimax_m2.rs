@@ -21,7 +21,7 @@ const NAMING: Naming = Naming {
 
 impl Family for MinimaxM2 {
     fn model_types(&self) -> &'static [&'static str] {
-        &["minimax_m2", "minimax"]
+        &["minimax_m2"]
     }
 
     fn blueprint(
@@ -33,6 +33,8 @@ impl Family for MinimaxM2 {
         config.only_text("scoring_func", "sigmoid")?;
         config.only_text("qk_norm_type", "per_layer")?;
         config.count_or("shared_intermediate_size", 0, 0..=0)?;
+        // Each layer's kind of attention: 1 is the only one that this family has.
+        config.count_list("attn_type_list", 1..=1)?;
         let sizes = sizes(config)?;
         let query_key_norm = match config.flag_or("use_qk_norm", true)? {
             true => QueryKeyNorm::AllHeads,
