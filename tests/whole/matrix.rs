@@ -79,6 +79,15 @@ pub fn models() -> Vec<Line> {
     ];
     models.extend(others.map(all));
     models.extend([all("int4-g64"), all("int4-g128"), all("mxfp4"), all("fp8-e4m3-b128:ue8m0")]);
+    // What GGUF files have, each format once.
+    for (name, resident, experts) in [
+        ("ggml k", "int8-g32:f16", ["q4_k", "q2_k", "q6_k"]),
+        ("ggml k and others", "q5_k", ["iq4_xs", "q3_k", "q5_1"]),
+        ("ggml short", "q5_0", ["q4_1", "iq4_nl", "q5_k"]),
+    ] {
+        let formats = RandomFormats { resident: of(resident), experts: experts.map(of) };
+        models.push((name, shapes::latent, formats));
+    }
     models
 }
 

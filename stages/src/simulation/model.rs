@@ -10,8 +10,8 @@ use crate::load::{EXPERT_MATRICES, ExpertMatrix, ExpertShape};
 use crate::parts::{EXPERT_BIASES, expert_parts, part_shape};
 use crate::spec::ModelSpec;
 use crate::weights::{Extent, Part, Rectangle, SourceError, Staged, WeightSource};
-use millstream_kernels::formats::{f16::f32_to_f16, fp8};
-use millstream_kernels::{FileMatrix, ScaleType, WeightFormat};
+use millstream_kernels::formats::{HeadKind, f16::f32_to_f16, fp8};
+use millstream_kernels::{FileLayout, FileMatrix, GgmlType, ScaleType, WeightFormat};
 
 /// The formats of a random model. Norms, router and biases are f32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,7 +149,7 @@ impl RandomModel {
             _ => (0.0, 1.6 / (cols as f32).sqrt()),
         };
         let mut values = (0..rows * cols).map(|_| centre + spread * random.signed_unit());
-        let weights: Vec<u8> = match format {
+        let mut weights: Vec<u8> = match format {
             WeightFormat::F32 => values.flat_map(f32::to_le_bytes).collect(),
             WeightFormat::Bf16 => {
                 values.flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes()).collect()
@@ -168,8 +168,36 @@ impl RandomModel {
                 (0..bytes).map(|_| byte()).collect()
             }
         };
+        draw_block_scales(format, spread, &mut random, &mut weights);
         let scales = draw_scales(format, rows, cols, spread, &mut random);
         Drawn { format, rows, cols, weights, scales }
+    }
+}
+
+/// Writes scales and minima into ggml's blocks, all else of which is drawn, that give weights about
+/// the wanted spread.
+fn draw_block_scales(format: WeightFormat, spread: f32, random: &mut Random, weights: &mut [u8]) {
+    let (FileLayout::Ggml, Some(kind)) = (format.file_layout(), GgmlType::of(format)) else {
+        return;
+    };
+    let largest_code = match format {
+        WeightFormat::Iq4Nl | WeightFormat::Iq4Xs => 127.0,
+        _ => ((1 << format.info().file_bits) - 1) as f32,
+    };
+    let (largest_part, minimum) = match format.head() {
+        Some(HeadKind::NestedMinima) => (63.0, spread / 63.0),
+        Some(HeadKind::NestedNibbles) => (15.0, spread / 15.0),
+        Some(HeadKind::Nested) => (32.0, 0.0),
+        // Added, not subtracted.
+        Some(HeadKind::Minima) => (1.0, -spread),
+        Some(HeadKind::Scales(_)) | None => (1.0, 0.0),
+    };
+    let scale = 2.0 * spread / (largest_code * largest_part);
+    for block in weights.chunks_exact_mut(kind.block_bytes()) {
+        for (place, value) in kind.half_places().iter().zip([scale, minimum]) {
+            let value = value * (1.0 + 0.4 * random.signed_unit());
+            block[*place..place + 2].copy_from_slice(&f32_to_f16(value).to_le_bytes());
+        }
     }
 }
 
