@@ -11,6 +11,7 @@ use super::parse::{GgufHeader, GgufTensor};
 use super::value::{List, Value as Held, wrong};
 use crate::families::shorten;
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 
 type Result<T> = std::result::Result<T, GgufFault>;
 
@@ -246,7 +247,8 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>> {
     let found = header.metadata.text(key)?;
     let found = found.ok_or_else(|| GgufFault::KeyMissing { key: key.to_owned() })?;
     let architecture = architecture(found)?;
-    let facts = Facts { architecture: architecture.name, header };
+    let tensors = header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let facts = Facts { architecture: architecture.name, header, tensors };
     for &(key, neutral) in NEUTRAL {
         match facts.number(key)? {
             Some(number) if number != neutral => {
@@ -296,6 +298,7 @@ fn architecture(found: &str) -> Result<&'static Architecture> {
 struct Facts<'a> {
     architecture: &'static str,
     header: &'a GgufHeader,
+    tensors: HashMap<&'a str, &'a GgufTensor>,
 }
 
 impl Facts<'_> {
@@ -371,7 +374,7 @@ impl Facts<'_> {
     }
 
     fn tensor(&self, name: &str) -> Option<&GgufTensor> {
-        self.header.tensors.iter().find(|tensor| tensor.name == name)
+        self.tensors.get(name).copied()
     }
 
     fn has(&self, name: &str) -> bool {
