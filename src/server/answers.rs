@@ -11,9 +11,10 @@ use super::errors::{Fault, FaultKind};
 use super::meter::Meter;
 use super::question::Question;
 use super::served::Served;
-use super::stops::Stops;
+use super::tools::ToolCall;
+use super::wording::{Piece, Wording};
 use crate::engine::{Event, Finish, Generation};
-use crate::text::TextStream;
+use crate::text::{TextError, TextStream};
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -32,6 +33,8 @@ pub struct Part {
 pub enum News {
     /// More text, whole characters.
     Text(String),
+    /// A call of a tool.
+    Call(ToolCall),
     /// The answer is complete.
     End(Ending),
     /// It failed.
@@ -54,6 +57,8 @@ pub enum EndReason {
     Stop,
     /// A stop string came.
     StopString(String),
+    /// The model ended it and has called tools.
+    Calls,
     /// As long as it may be, or the context is full.
     Length,
 }
@@ -130,7 +135,7 @@ fn start(
         let listener = Listener {
             served: served.clone(),
             generation: generation.clone(),
-            stops: Stops::new(&question.stops),
+            wording: Wording::new(&question.stops, question.tools(choice)),
             tokens: 0,
             choice: choice as u32,
             parts: sender.clone(),
@@ -153,7 +158,7 @@ fn start(
 struct Listener {
     served: Arc<Served>,
     generation: Arc<Generation>,
-    stops: Stops,
+    wording: Wording,
     tokens: usize,
     choice: u32,
     parts: UnboundedSender<Part>,
@@ -164,10 +169,11 @@ impl Listener {
     fn listen(mut self, mut watch: super::meter::Watch) {
         let served = self.served.clone();
         let mut stream = TextStream::new(&served.tokenizer, true);
-        let mut told = false;
-        loop {
+        // Why it ended, once that is told.
+        let mut told = None;
+        let outcome = loop {
             match self.generation.next() {
-                Event::Token(_) if told => {}
+                Event::Token(_) if told.is_some() => {}
                 Event::Token(token) => {
                     watch.token();
                     self.tokens += 1;
@@ -175,57 +181,69 @@ impl Listener {
                     if !served.stop_ids.contains(&token) {
                         told = self.text(stream.push(token));
                     }
-                    if told {
+                    if told.is_some() {
                         self.generation.cancel();
                     }
                 }
-                Event::Done(_) if told => break,
-                Event::Done(outcome) => {
-                    let outcome = outcome.map_err(Fault::from);
-                    match outcome.map(|answer| answer.finish) {
-                        Ok(finish) => {
-                            if !self.text(stream.finish()) {
-                                let rest = self.stops.finish();
-                                self.say(rest);
-                                self.end(match finish {
-                                    Finish::Stop => EndReason::Stop,
-                                    _ => EndReason::Length,
-                                });
-                            }
-                        }
-                        Err(fault) => self.tell(News::Failed(fault)),
-                    }
-                    break;
+                Event::Done(outcome) => break outcome,
+            }
+        };
+        watch.ended(told.unwrap_or_else(|| match outcome.map_err(Fault::from) {
+            Ok(answer) => self.finish(&mut stream, answer.finish),
+            Err(fault) => self.fail(fault),
+        }));
+    }
+
+    /// The engine has ended the answer: tells what was held back, and the end.
+    fn finish(&mut self, stream: &mut TextStream<'_>, finish: Finish) -> &'static str {
+        if let Some(told) = self.text(stream.finish()) {
+            return told;
+        }
+        let rest = self.wording.finish();
+        if let Some(told) = self.pieces(rest) {
+            return told;
+        }
+        let (reason, name) = match finish {
+            Finish::Stop if self.wording.called() => (EndReason::Calls, "stop"),
+            Finish::Stop => (EndReason::Stop, "stop"),
+            Finish::Length | Finish::ContextFull => (EndReason::Length, "length"),
+            Finish::Cancelled => (EndReason::Length, "abort"),
+        };
+        self.end(reason);
+        name
+    }
+
+    fn fail(&self, fault: Fault) -> &'static str {
+        self.tell(News::Failed(fault));
+        "error"
+    }
+
+    /// Passes text on; the reason if that was all.
+    fn text(&mut self, text: Result<String, TextError>) -> Option<&'static str> {
+        let text = match text {
+            Ok(text) => text,
+            Err(error) => return Some(self.fail(Fault::from(error))),
+        };
+        let pieces = self.wording.push(&text);
+        self.pieces(pieces)
+    }
+
+    fn pieces(&self, pieces: Vec<Piece>) -> Option<&'static str> {
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => self.tell(News::Text(text)),
+                Piece::Call(name, arguments) => {
+                    let id = self.served.numbers.identity("");
+                    let arguments = arguments.to_string();
+                    self.tell(News::Call(ToolCall { id, name, arguments }));
+                }
+                Piece::Stop(stop) => {
+                    self.end(EndReason::StopString(stop));
+                    return Some("stop");
                 }
             }
         }
-        watch.ended();
-    }
-
-    /// Passes text on; true if that was all.
-    fn text(&mut self, text: Result<String, crate::text::TextError>) -> bool {
-        let text = match text {
-            Ok(text) => text,
-            Err(error) => {
-                self.tell(News::Failed(Fault::from(error)));
-                return true;
-            }
-        };
-        let (certain, stop) = self.stops.push(&text);
-        self.say(certain);
-        match stop {
-            None => self.parts.is_closed(),
-            Some(stop) => {
-                self.end(EndReason::StopString(stop));
-                true
-            }
-        }
-    }
-
-    fn say(&self, text: String) {
-        if !text.is_empty() {
-            self.tell(News::Text(text));
-        }
+        self.parts.is_closed().then_some("abort")
     }
 
     fn end(&self, reason: EndReason) {

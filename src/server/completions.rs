@@ -148,6 +148,7 @@ impl Shape for CompletionShape {
         let choice = choice as usize;
         match news {
             News::Text(text) => self.chunk(json!([Self::choice(choice, text, None)]), None, out),
+            News::Call(_) => {}
             News::End(ending) => {
                 self.tokens.1 += ending.tokens;
                 let choice = Self::choice(choice, "", Some(finish_reason(ending)));

@@ -46,6 +46,12 @@ impl Events {
         self.0 += &format!(": {text}\n\n");
     }
 
+    /// All that was written.
+    #[cfg(test)]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
     fn line(&mut self, data: &str) {
         self.0 += &format!("data: {data}\n\n");
     }

@@ -14,6 +14,9 @@ const TOKEN_BOUNDS_S: [f64; 14] =
 const ANSWER_BOUNDS_S: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
+/// Reasons of an end, as vLLM names them.
+pub const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
+
 /// A histogram as Prometheus has them.
 #[derive(Debug)]
 pub struct Histogram {
@@ -55,8 +58,8 @@ pub struct Meter {
     pub prompt_tokens: AtomicU64,
     /// Tokens that were generated.
     pub answer_tokens: AtomicU64,
-    /// Answers that have ended, whatever the reason.
-    pub answers: AtomicU64,
+    /// Answers that have ended, by [`REASONS`].
+    endings: [AtomicU64; REASONS.len()],
     /// Requests by the hundreds of their status: 2xx, 4xx, 5xx.
     pub statuses: [AtomicU64; 3],
     /// Questions that found the queue full.
@@ -74,7 +77,7 @@ impl Default for Meter {
         Meter {
             prompt_tokens: 0.into(),
             answer_tokens: 0.into(),
-            answers: 0.into(),
+            endings: Default::default(),
             statuses: Default::default(),
             refused_busy: 0.into(),
             first_token: Histogram::new(&ANSWER_BOUNDS_S),
@@ -89,6 +92,11 @@ impl Meter {
     pub fn watch(self: &Arc<Meter>, prompt_tokens: usize) -> Watch {
         self.prompt_tokens.fetch_add(prompt_tokens as u64, Relaxed);
         Watch { meter: self.clone(), begun: Instant::now(), last: None }
+    }
+
+    /// How many answers have ended, by reason.
+    pub fn endings(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        REASONS.into_iter().zip(self.endings.iter().map(|count| count.load(Relaxed)))
     }
 
     /// A response with this status went out.
@@ -124,9 +132,10 @@ impl Watch {
         }
     }
 
-    /// The answer ended.
-    pub fn ended(self) {
-        self.meter.answers.fetch_add(1, Relaxed);
+    /// The answer ended for one of [`REASONS`].
+    pub fn ended(self, reason: &str) {
+        let place = REASONS.iter().position(|known| *known == reason);
+        self.meter.endings[place.expect("a reason of the table")].fetch_add(1, Relaxed);
         self.meter.whole.record(self.begun.elapsed().as_secs_f64());
     }
 }

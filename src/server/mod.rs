@@ -9,13 +9,15 @@
 //! | `limits.rs` | every bound of what a caller may send, hold or wait for |
 //! | `admission.rs` | how many may ask at once |
 //! | `fields.rs`, `question.rs` | a request's JSON, and what it asks |
-//! | `answers.rs`, `stops.rs` | answers in words, cut at stop strings |
+//! | `answers.rs` | answers under way, a thread each |
+//! | `wording.rs`, `stops.rs`, `tools.rs` | what is told of an answer's text: calls out, stop strings cut |
 //! | `shape.rs`, `events.rs` | how an API tells answers, whole or as server-sent events |
 //! | `openai.rs`, `chat.rs`, `completions.rs` | OpenAI's two endpoints |
 //! | `messages.rs` | Anthropic's endpoint |
 //! | `models.rs` | the list of models |
 //! | `errors.rs`, `dialect.rs` | faults in the shape of the caller's API |
-//! | `meter.rs` | what is counted |
+//! | `meter.rs`, `metrics.rs` | what is counted, and how Prometheus reads it |
+//! | `dashboard.html` | the page at `/` |
 //!
 //! [`Server`] owns the runtime: a few unpinned threads for connections, and a pool for what blocks. The
 //! engine keeps its own seats and never waits for any of these.
@@ -33,6 +35,7 @@ mod gate;
 mod limits;
 mod messages;
 mod meter;
+mod metrics;
 mod models;
 mod openai;
 mod question;
@@ -41,6 +44,8 @@ mod served;
 mod shape;
 mod state;
 mod stops;
+mod tools;
+mod wording;
 
 pub use limits::ServerLimits;
 pub use served::{Numbers, Served, seconds_now};

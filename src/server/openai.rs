@@ -100,6 +100,7 @@ pub fn usage(prompt_tokens: usize, answer_tokens: usize) -> Value {
 pub fn finish_reason(ending: &Ending) -> &'static str {
     match ending.reason {
         EndReason::Stop | EndReason::StopString(_) => "stop",
+        EndReason::Calls => "tool_calls",
         EndReason::Length => "length",
     }
 }

@@ -42,6 +42,14 @@ pub struct Question {
 }
 
 impl Question {
+    /// The tools of an answer's prompt; answers are counted prompt by prompt, choice by choice.
+    pub fn tools(&self, answer: usize) -> Option<&[Value]> {
+        match self.prompts.get(answer / self.choices as usize) {
+            Some(Prompt::Chat { tools, .. }) => tools.as_deref(),
+            _ => None,
+        }
+    }
+
     /// A question with nothing set but its prompt.
     pub fn new(prompt: Prompt) -> Question {
         Question {

@@ -11,6 +11,7 @@ use super::dialect::Dialect;
 use super::errors::{Fault, FaultKind};
 use super::events;
 use super::messages::{MessageRequest, MessageShape};
+use super::metrics;
 use super::models;
 use super::question::Question;
 use super::served::seconds_now;
@@ -33,7 +34,9 @@ type Shared = State<Arc<ServerState>>;
 /// The server's addresses.
 pub fn router(state: Arc<ServerState>) -> Router {
     Router::new()
+        .route("/", get(dashboard))
         .route("/health", get(health))
+        .route("/metrics", get(metrics))
         .route("/v1/models", get(list_models))
         .route("/v1/models/{*id}", get(one_model))
         .route("/v1/chat/completions", post(chat))
@@ -147,18 +150,20 @@ async fn answer<S: Shape>(
 /// Waits until all answers are complete.
 async fn collect(mut answers: Answers) -> Result<(usize, Vec<Told>), Fault> {
     let mut texts = vec![String::new(); answers.count];
+    let mut calls = vec![vec![]; answers.count];
     let mut endings = vec![None; answers.count];
     while endings.iter().any(Option::is_none) {
         let broken = || Fault::new(FaultKind::Engine, "an answer ended without a word");
         let part = answers.next().await.ok_or_else(broken)?;
         match part.news {
             News::Text(text) => texts[part.choice as usize] += &text,
+            News::Call(call) => calls[part.choice as usize].push(call),
             News::End(ending) => endings[part.choice as usize] = Some(ending),
             News::Failed(fault) => return Err(fault),
         }
     }
-    let told = texts.into_iter().zip(endings.into_iter().flatten());
-    let told = told.map(|(text, ending)| Told { text, ending }).collect();
+    let told = texts.into_iter().zip(calls).zip(endings.into_iter().flatten());
+    let told = told.map(|((text, calls), ending)| Told { text, calls, ending }).collect();
     Ok((answers.prompt_tokens, told))
 }
 
@@ -245,6 +250,28 @@ async fn health(State(state): Shared) -> Response<Body> {
     if ending {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
+    response
+}
+
+async fn metrics(State(state): Shared) -> Response<Body> {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    respond_text(metrics::page(&state), HeaderValue::from_static(kind))
+}
+
+/// The page has no part of another site, and says so to the browser.
+async fn dashboard() -> Response<Body> {
+    let kind = HeaderValue::from_static("text/html; charset=utf-8");
+    let mut response = respond_text(include_str!("dashboard.html"), kind);
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                  connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'";
+    let policy = HeaderValue::from_static(policy);
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    response
+}
+
+fn respond_text(text: impl Into<Body>, kind: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(text.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
 

@@ -106,6 +106,10 @@ impl Served {
                         "this model has no chat template; use /v1/completions with its own format",
                     ));
                 };
+                if tools.is_some() && !template.knows_tools() {
+                    let message = "this model's chat template knows no tools; leave them out";
+                    return Err(Fault::field("tools", message));
+                }
                 self.check_bytes(messages.iter().map(|message| message.content.len()).sum())?;
                 chat_ids(&self.tokenizer, template, messages, tools.as_deref())?
             }

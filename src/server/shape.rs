@@ -5,13 +5,16 @@
 use super::answers::{Ending, News};
 use super::errors::Fault;
 use super::events::Events;
+use super::tools::ToolCall;
 use serde_json::Value;
 
 /// An answer that is complete.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// Its text.
+    /// Its text, without calls.
     pub text: String,
+    /// The tools that it calls.
+    pub calls: Vec<ToolCall>,
     /// How it ended.
     pub ending: Ending,
 }

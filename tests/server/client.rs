@@ -1,7 +1,7 @@
 //! A client that speaks raw HTTP, so that tests see the bytes: framing, headers, events.
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 

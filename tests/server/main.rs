@@ -8,3 +8,5 @@ mod messages;
 mod openai;
 mod setup;
 mod stopping;
+mod tools;
+mod watching;

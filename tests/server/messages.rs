@@ -43,7 +43,7 @@ fn stream_is_the_public_sequence_of_events() {
     let data = |index: usize| -> Value { serde_json::from_str(&events[index].1).expect("JSON") };
     let names: Vec<&str> = events.iter().map(|event| event.0.as_str()).collect();
     let last = names.len();
-    assert_eq!(names[..3], ["message_start", "content_block_start", "ping"]);
+    assert_eq!(names[..3], ["message_start", "ping", "content_block_start"]);
     assert_eq!(names[last - 3..], ["content_block_stop", "message_delta", "message_stop"]);
     assert!(names[3..last - 3].iter().all(|name| *name == "content_block_delta"), "{names:?}");
     assert!((0..last).all(|index| data(index)["type"] == names[index]));
