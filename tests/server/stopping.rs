@@ -90,3 +90,16 @@ fn first_signal_drains_and_the_second_ends_at_once() {
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     drop(stream);
 }
+
+#[test]
+fn idle_connections_do_not_hold_up_the_end() {
+    let server = start(1, &options());
+    let unused = connect(server.address());
+    let mut kept = BufReader::new(connect(server.address()));
+    kept.get_mut().write_all(&request_bytes("GET", "/health", &[], b"")).expect("sent");
+    assert_eq!(read_response(&mut kept).expect("a response").status, 200);
+    let begun = Instant::now();
+    assert_eq!(server.drain(Duration::from_secs(20)), Drained::Whole);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop(unused);
+}
