@@ -11,5 +11,6 @@ pub mod learn;
 pub mod machine;
 pub mod replay;
 pub mod sampler;
+pub mod server;
 pub mod text;
 pub mod tune;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `flags.rs` | flags that several commands share, and what they mean for the engine |
 //! | `run.rs`, `prompt.rs` | `run`: generate once |
+//! | `serve.rs` | `serve`: a model for the clients of public APIs |
 //! | `plan.rs` | `plan`: memory, slots and ceilings of a model on this machine |
 //! | `inspect.rs` | `inspect`: what is in a model |
 //! | `convert.rs` | `convert`: a model into a pack |
@@ -24,6 +25,7 @@ mod inspect;
 mod plan;
 mod prompt;
 mod run;
+mod serve;
 mod speed;
 mod stream;
 mod topology;
@@ -47,6 +49,8 @@ struct Cli {
 enum Command {
     /// Generate once, streaming to stdout; statistics go to stderr
     Run(Box<run::RunArgs>),
+    /// Serve a model over HTTP to clients of OpenAI's and Anthropic's APIs
+    Serve(Box<serve::ServeArgs>),
     /// Show where memory would go, and how fast memory and drive could let a model run
     Plan(Box<plan::PlanArgs>),
     /// Show a model's family, dimensions, formats and sizes
@@ -124,6 +128,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
@@ -181,8 +186,9 @@ mod tests {
     #[test]
     fn every_engine_flag_has_its_variable() {
         let command = Cli::command();
-        let run = command.find_subcommand("run").expect("the run command");
-        for argument in run.get_arguments().filter(|argument| argument.get_long().is_some()) {
+        let of = |name| command.find_subcommand(name).expect("a command").get_arguments();
+        let arguments = of("run").chain(of("serve"));
+        for argument in arguments.filter(|argument| argument.get_long().is_some()) {
             let long = argument.get_long().expect("filtered above");
             if ["help", "version"].contains(&long) {
                 continue;

@@ -5,7 +5,7 @@
 
 use super::Failure;
 use crate::embedded;
-use crate::text::{ChatTemplate, Message, Tokenizer};
+use crate::text::{ChatTemplate, Message, Tokenizer, chat_ids, text_ids};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use std::fs::File;
@@ -81,8 +81,7 @@ impl Prompt {
             (Some(template), system) => {
                 let system = system.iter().map(|text| Message::new("system", text));
                 let messages: Vec<_> = system.chain([Message::new("user", text)]).collect();
-                // The template writes the model's first tokens itself.
-                tokenizer.encode(&template.render(&messages, true)?, false)?
+                chat_ids(tokenizer, &template, &messages, None)?
             }
             (None, Some(_)) => {
                 return usage(format!(
@@ -90,7 +89,7 @@ impl Prompt {
                     directory.display()
                 ));
             }
-            (None, None) => tokenizer.encode(text, true)?,
+            (None, None) => text_ids(tokenizer, text)?,
         };
         Ok(Prompt { ids, shown })
     }

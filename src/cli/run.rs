@@ -165,7 +165,7 @@ fn sampling(args: &RunArgs, directory: &Path) -> Result<Sampling, Failure> {
 }
 
 /// Every token that one of the model's files calls an end.
-fn stops(
+pub fn stops(
     model: &Model,
     directory: &Path,
     tokenizer: Option<&Tokenizer>,

@@ -55,6 +55,11 @@ pub(super) fn strftime(format: &str, seconds: u64) -> String {
     text
 }
 
+/// A time, in seconds since 1970, as RFC 3339 writes it in UTC.
+pub fn utc_text(seconds: u64) -> String {
+    strftime("%FT%H:%M:%SZ", seconds)
+}
+
 /// Year, month and day of a count of days since 1970-01-01. Howard Hinnant, "chrono-compatible
 /// low-level date algorithms", `civil_from_days`, for days that aren't negative.
 fn civil(days: u64) -> (u64, u64, u64) {
@@ -86,6 +91,7 @@ mod tests {
         ] {
             assert_eq!(strftime(full, seconds), expected);
         }
+        assert_eq!(utc_text(951_868_799), "2000-02-29T23:59:59Z");
         assert_eq!(strftime("100%% %q %", 0), "100% %q %");
     }
 }

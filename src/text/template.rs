@@ -30,16 +30,31 @@ const RECURSION_MAX: usize = 64;
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// `system`, `user` or `assistant`.
+    /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
     /// What was said.
     pub content: String,
+    /// The assistant's calls of tools, in OpenAI's shape, their arguments as objects.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<serde_json::Value>,
+    /// The call that a `tool` message answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// The name of who speaks, or of the tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 impl Message {
     /// A message.
     pub fn new(role: &str, content: &str) -> Message {
-        Message { role: role.to_owned(), content: content.to_owned() }
+        Message {
+            role: role.to_owned(),
+            content: content.to_owned(),
+            tool_calls: vec![],
+            tool_call_id: None,
+            name: None,
+        }
     }
 }
 
@@ -49,6 +64,7 @@ pub struct ChatTemplate {
     file: String,
     /// `bos_token`, `eos_token` and the others that a template may name.
     tokens: Vec<(&'static str, String)>,
+    knows_tools: bool,
 }
 
 impl ChatTemplate {
@@ -85,6 +101,22 @@ impl ChatTemplate {
         ChatTemplate::compile(&source, path.display().to_string(), tokens).map(Some)
     }
 
+    /// What a model without a template of its own is given: the messages' texts, one paragraph
+    /// each, to be continued.
+    ///
+    /// # Panics
+    /// Never: the template is known to be good.
+    pub fn paragraphs() -> ChatTemplate {
+        let source = "{% for m in messages %}{{ m.content }}{% if not loop.last %}\n\n{% endif %}\
+                      {% endfor %}";
+        ChatTemplate::compile(source, "paragraphs".to_owned(), vec![]).expect("a good template")
+    }
+
+    /// The template itself names tools: without that, tools would never reach the model.
+    pub fn knows_tools(&self) -> bool {
+        self.knows_tools
+    }
+
     fn compile(
         source: &str,
         file: String,
@@ -107,8 +139,9 @@ impl ChatTemplate {
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", tojson);
         let template = without_generation(source);
+        let knows_tools = template.contains("tools");
         match environment.add_template_owned("chat", template) {
-            Ok(()) => Ok(ChatTemplate { environment, file, tokens }),
+            Ok(()) => Ok(ChatTemplate { environment, file, tokens, knows_tools }),
             Err(error) => Err(TextError::Template { file, reason: reason(&error) }),
         }
     }
@@ -123,12 +156,25 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, TextError> {
+        self.render_with(messages, None, add_generation_prompt)
+    }
+
+    /// The same with tools that the model may call, in OpenAI's shape.
+    ///
+    /// # Errors
+    /// As [`Self::render`].
+    pub fn render_with(
+        &self,
+        messages: &[Message],
+        tools: Option<&[serde_json::Value]>,
+        add_generation_prompt: bool,
+    ) -> Result<String, TextError> {
         let tokens: BTreeMap<_, _> =
             self.tokens.iter().map(|(name, text)| (*name, Value::from(text.as_str()))).collect();
         let conversation = context! {
             messages => Value::from(Serde(messages)),
             add_generation_prompt,
-            tools => Value::from(()),
+            tools => tools.map_or(Value::from(()), |tools| Value::from(Serde(tools))),
             documents => Value::from(()),
             ..Value::from(tokens)
         };

@@ -14,6 +14,7 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     file: String,
     largest: u32,
+    longest: usize,
 }
 
 /// What a token adds to a text.
@@ -45,9 +46,11 @@ impl Tokenizer {
         // Cutting and filling up serve training batches; here they would change a prompt.
         inner.with_truncation(None).map_err(|error| content(error.to_string()))?;
         inner.with_padding(None);
-        let largest = inner.get_vocab(true).into_values().max();
+        let vocabulary = inner.get_vocab(true);
+        let longest = vocabulary.keys().map(String::len).max().unwrap_or(0);
+        let largest = vocabulary.into_values().max();
         let largest = largest.ok_or_else(|| content("it has no tokens".to_owned()))?;
-        Ok(Some(Tokenizer { inner, file, largest }))
+        Ok(Some(Tokenizer { inner, file, largest, longest }))
     }
 
     /// Checks that every id of the tokenizer is one of the model's `vocabulary` tokens. The model
@@ -61,6 +64,11 @@ impl Tokenizer {
         }
         let file = self.file.clone();
         Err(TextError::Vocabulary { file, largest: self.largest, vocabulary })
+    }
+
+    /// Bytes of the longest token: no text has fewer tokens than its bytes divided by this.
+    pub fn token_bytes_max(&self) -> usize {
+        self.longest
     }
 
     /// Text to ids. `add_special` puts the tokens in front or behind that the tokenizer's
