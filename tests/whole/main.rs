@@ -15,6 +15,7 @@ mod heldout;
 mod learn;
 mod matrix;
 mod pack;
+mod prefixes;
 mod quality;
 mod reads;
 mod replay;
