@@ -130,6 +130,7 @@ fn server_options(args: &ServeArgs) -> Result<ServerOptions, Failure> {
 fn served(args: &ServeArgs, directory: &Path) -> Result<Served, Failure> {
     let mut options: Options = args.engine.tuned_options(directory)?;
     options.sequences_max = args.sequences as usize;
+    options.queue_max = args.max_queue as usize;
     options.logits_rows_max = options.logits_rows_max.max(options.sequences_max);
     options.learn = args.engine.use_file(&args.model, directory);
     let model = Model::open_with(directory, args.engine.checks())?;

@@ -10,10 +10,11 @@ use super::admission::Place;
 use super::errors::{Fault, FaultKind};
 use super::meter::Meter;
 use super::question::Question;
+use super::scores::TokenScore;
 use super::served::Served;
 use super::tools::ToolCall;
 use super::wording::{Piece, Wording};
-use crate::engine::{Event, Finish, Generation};
+use crate::engine::{Event, Finish, Generation, Token};
 use crate::text::{TextError, TextStream};
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -31,8 +32,13 @@ pub struct Part {
 /// What is new.
 #[derive(Clone, Debug)]
 pub enum News {
-    /// More text, whole characters.
-    Text(String),
+    /// More text.
+    Text {
+        /// Whole characters.
+        text: String,
+        /// Of the tokens since the last text, if asked for.
+        scores: Vec<TokenScore>,
+    },
     /// A call of a tool.
     Call(ToolCall),
     /// The answer is complete.
@@ -137,6 +143,7 @@ fn start(
             generation: generation.clone(),
             wording: Wording::new(&question.stops, question.tools(choice)),
             tokens: 0,
+            scores: vec![],
             choice: choice as u32,
             parts: sender.clone(),
         };
@@ -160,6 +167,8 @@ struct Listener {
     generation: Arc<Generation>,
     wording: Wording,
     tokens: usize,
+    /// Of tokens whose text isn't told yet.
+    scores: Vec<TokenScore>,
     choice: u32,
     parts: UnboundedSender<Part>,
 }
@@ -178,8 +187,8 @@ impl Listener {
                     watch.token();
                     self.tokens += 1;
                     // An end token has no text, also where the tokenizer doesn't call it special.
-                    if !served.stop_ids.contains(&token) {
-                        told = self.text(stream.push(token));
+                    if !served.stop_ids.contains(&token.id) {
+                        told = self.score(&token).or_else(|| self.text(stream.push(token.id)));
                     }
                     if told.is_some() {
                         self.generation.cancel();
@@ -200,6 +209,11 @@ impl Listener {
             return told;
         }
         let rest = self.wording.finish();
+        if rest.is_empty() && !self.scores.is_empty() {
+            // Tokens without text, such as special ones at the end.
+            let scores = std::mem::take(&mut self.scores);
+            self.tell(News::Text { text: String::new(), scores });
+        }
         if let Some(told) = self.pieces(rest) {
             return told;
         }
@@ -228,10 +242,25 @@ impl Listener {
         self.pieces(pieces)
     }
 
-    fn pieces(&self, pieces: Vec<Piece>) -> Option<&'static str> {
+    /// Keeps what was asked about a token until its text is told; the reason if that fails.
+    fn score(&mut self, token: &Token) -> Option<&'static str> {
+        let found = token.log_probabilities.as_ref()?;
+        match TokenScore::new(&self.served.tokenizer, token.id, found) {
+            Ok(score) => {
+                self.scores.push(score);
+                None
+            }
+            Err(error) => Some(self.fail(Fault::from(error))),
+        }
+    }
+
+    fn pieces(&mut self, pieces: Vec<Piece>) -> Option<&'static str> {
         for piece in pieces {
             match piece {
-                Piece::Text(text) => self.tell(News::Text(text)),
+                Piece::Text(text) => {
+                    let scores = std::mem::take(&mut self.scores);
+                    self.tell(News::Text { text, scores });
+                }
                 Piece::Call(name, arguments) => {
                     let id = self.served.numbers.identity("");
                     let arguments = arguments.to_string();

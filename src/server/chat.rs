@@ -9,8 +9,10 @@ use super::openai::{
     NO_EFFECT, Telling, failed, fingerprint, finish_reason, sampling, telling, usage,
 };
 use super::question::{Prompt, Question};
+use super::scores::of_chat;
 use super::shape::{Shape, Told};
 use super::tools::{self, ToolCall};
+use crate::sampler::TOP_LOG_PROBABILITIES_MAX;
 use crate::text::Message;
 use serde_json::{Value, json};
 
@@ -40,15 +42,12 @@ impl ChatRequest {
         if let Some(most) = fields.count("max_completion_tokens", 1, TOKENS_MAX)? {
             question.max_tokens = Some(most as usize);
         }
+        question.log_probabilities = log_probabilities(&mut fields)?;
         let telling = telling(&mut fields)?;
         fields.ignore(&NO_EFFECT);
         fields.ignore(&["parallel_tool_calls"]);
         fields.only_neutral(&[
-            ("presence_penalty", &[json!(0)]),
-            ("frequency_penalty", &[json!(0)]),
             ("logit_bias", &[json!({})]),
-            ("logprobs", &[json!(false)]),
-            ("top_logprobs", &[json!(0)]),
             ("response_format", &[json!({"type": "text"})]),
             ("modalities", &[json!(["text"])]),
             ("functions", &[json!([])]),
@@ -56,6 +55,17 @@ impl ChatRequest {
         ])?;
         fields.finish()?;
         Ok(ChatRequest { model, question, telling })
+    }
+}
+
+/// `logprobs` and, with it, `top_logprobs`.
+fn log_probabilities(fields: &mut Fields<'_>) -> Result<Option<usize>, Fault> {
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let most = TOP_LOG_PROBABILITIES_MAX as u64;
+    match (wanted, fields.count("top_logprobs", 0, most)?) {
+        (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(fields.fault("top_logprobs", "it needs logprobs: true")),
     }
 }
 
@@ -202,8 +212,20 @@ impl ChatShape {
     }
 
     fn delta(&self, choice: u32, delta: Value, finish_reason: Option<&str>, out: &mut Events) {
+        self.scored(choice, delta, Value::Null, finish_reason, out);
+    }
+
+    /// A delta with log-probabilities.
+    fn scored(
+        &self,
+        choice: u32,
+        delta: Value,
+        scores: Value,
+        finish_reason: Option<&str>,
+        out: &mut Events,
+    ) {
         let choice = json!({
-            "index": choice, "delta": delta, "logprobs": null, "finish_reason": finish_reason,
+            "index": choice, "delta": delta, "logprobs": scores, "finish_reason": finish_reason,
         });
         out.data(&self.chunk(json!([choice]), None));
     }
@@ -225,7 +247,7 @@ impl Shape for ChatShape {
             json!({
                 "index": index,
                 "message": message,
-                "logprobs": null,
+                "logprobs": of_chat(&told.scores),
                 "finish_reason": finish_reason(&told.ending),
             })
         };
@@ -255,7 +277,9 @@ impl Shape for ChatShape {
 
     fn news(&mut self, choice: u32, news: &News, out: &mut Events) {
         match news {
-            News::Text(text) => self.delta(choice, json!({"content": text}), None, out),
+            News::Text { text, scores } => {
+                self.scored(choice, json!({"content": text}), of_chat(scores), None, out);
+            }
             News::Call(call) => {
                 let index = self.calls[choice as usize];
                 self.calls[choice as usize] += 1;
@@ -305,7 +329,8 @@ mod tests {
 
     #[test]
     fn calls_are_told_whole_in_the_public_shape() {
-        let told = Told { text: String::new(), calls: vec![call()], ending: ending() };
+        let told =
+            Told { text: String::new(), scores: vec![], calls: vec![call()], ending: ending() };
         let choice = &shape().whole(3, &[told])["choices"][0];
         assert_eq!(choice["finish_reason"], "tool_calls");
         assert_eq!(choice["message"]["content"], Value::Null);
