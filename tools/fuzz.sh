@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ "${#targets[@]}" -gt 0 ] || targets=(header container config index machine)
+[ "${#targets[@]}" -gt 0 ] || targets=(header gguf container config index machine)
 if ! command -v cargo-fuzz >/dev/null; then
     echo "fuzz: cargo-fuzz is missing; cargo install cargo-fuzz" >&2
     exit 1

@@ -179,7 +179,7 @@ fn what_is_told_always_has_the_sizes_that_were_given() {
                     assert_eq!(scales as u64, found.scale_bytes);
                 }
                 // With its name it is told, or told by the name of one group for a whole row.
-                if format.scale_type().is_some() {
+                if format.scale_type().is_some() && format.info().colibri_name.is_some() {
                     let stamp = format.to_string();
                     let told = resolve_format(found, Some(&stamp)).expect("its own name");
                     let grouped = matches!(format, WeightFormat::Int4Group(..)) && cols <= 64;

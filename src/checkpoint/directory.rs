@@ -1,15 +1,18 @@
-//! A directory of safetensors files, opened: the files, and where each tensor lies.
+//! A directory of safetensors files, or a model in GGUF, opened: the files, and where each tensor
+//! lies.
 //!
-//! Opens each of the files that `shards.rs` finds once and for all, and checks every header.
-//! Nothing of the data is read. The result is a [`Checkpoint`]; what the tensors mean is
+//! Opens each of the files that `shards.rs` or `gguf/files.rs` finds once and for all, and checks
+//! every header. Nothing of the data is read. The result is a [`Checkpoint`]; what the tensors mean is
 //! `source.rs`'s business.
 
 use super::error::{OpenError, TensorFault};
+use super::gguf::files::GgufFiles;
 use super::header::{self, HEADER_LIMITS, HeaderError, HeaderFault, LENGTH_BYTES, Shape};
 use super::index::ShardIndex;
 use super::shards::{self, Shard, Shards};
 use super::stamps::{STAMPS_MAX, Stamps, StampsFault};
 use super::stored::Run;
+use millstream_kernels::formats::GgmlType;
 use millstream_stages::ids::FileId;
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -34,8 +37,10 @@ pub(super) const CONTAINER_SCALES: &str = ".qs";
 pub struct TensorPlace {
     /// Its file.
     pub file: FileId,
-    /// Type of an element.
+    /// Type of an element; U8 for blocks of GGUF.
     pub dtype: Dtype,
+    /// How a tensor of a GGUF file is stored.
+    pub ggml: Option<GgmlType>,
     /// Its shape.
     pub shape: Shape,
     /// First byte in the file.
@@ -58,6 +63,15 @@ pub struct Checkpoint {
     unindexed: Vec<String>,
     stamps: BTreeMap<String, (String, FileId)>,
     container: bool,
+    gguf: Option<Gguf>,
+}
+
+/// A model in GGUF.
+#[derive(Debug)]
+struct Gguf {
+    files: GgufFiles,
+    /// Bytes of each file's header.
+    headers_bytes: Vec<u64>,
 }
 
 impl Checkpoint {
@@ -89,6 +103,9 @@ impl Checkpoint {
         further: &[PathBuf],
         on_fault: OnFault<'_>,
     ) -> Result<Checkpoint, OpenError> {
+        if let Some(files) = GgufFiles::find(directory, further)? {
+            return Checkpoint::open_gguf(directory, files);
+        }
         check_directory(directory)?;
         let Shards { files: shards, index } = Shards::find(directory, further, on_fault)?;
         let (shards, files) = open_all(directory, shards, on_fault)?;
@@ -100,6 +117,7 @@ impl Checkpoint {
             unindexed: Vec::new(),
             stamps: BTreeMap::new(),
             container: false,
+            gguf: None,
         };
         for file in 0..checkpoint.files.len() {
             checkpoint.read_header(FileId(file as u32), on_fault).or_else(&mut *on_fault)?;
@@ -112,7 +130,69 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The directory.
+    fn open_gguf(directory: &Path, found: GgufFiles) -> Result<Checkpoint, OpenError> {
+        let opened = found.open_all()?;
+        let headers_bytes = opened.iter().map(|file| file.header.header_bytes).collect();
+        let mut tensors = BTreeMap::new();
+        let mut files = Vec::with_capacity(opened.len());
+        for (number, file) in opened.into_iter().enumerate() {
+            for tensor in file.header.tensors {
+                let place = TensorPlace {
+                    file: FileId(number as u32),
+                    dtype: dtype_of(tensor.ggml),
+                    ggml: Some(tensor.ggml),
+                    shape: Shape::from_innermost(&tensor.lengths),
+                    offset: tensor.offset,
+                    bytes: tensor.bytes,
+                };
+                let first = tensors.insert(tensor.name.clone(), place).map(|place| place.file);
+                if let Some(first) = first {
+                    let [first, second] = [first.index(), number];
+                    let [first, second] = [first, second].map(|at| found.files[at].name.clone());
+                    let tensor = tensor.name;
+                    return Err(OpenError::TensorInTwoShards { tensor, first, second });
+                }
+            }
+            files.push(Arc::new(file.file));
+        }
+        Ok(Checkpoint {
+            directory: directory.to_path_buf(),
+            shards: found.files.clone(),
+            files,
+            tensors,
+            unindexed: Vec::new(),
+            stamps: BTreeMap::new(),
+            container: false,
+            gguf: Some(Gguf { files: found, headers_bytes }),
+        })
+    }
+
+    /// Whether this is a model in GGUF.
+    pub fn is_gguf(&self) -> bool {
+        self.gguf.is_some()
+    }
+
+    /// The header of a file, as it lies there.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn read_header_bytes(&self, id: FileId) -> std::io::Result<Vec<u8>> {
+        let file = &self.files[id.index()];
+        let (offset, bytes) = match &self.gguf {
+            Some(gguf) => (0, gguf.headers_bytes[id.index()]),
+            None => {
+                let mut length = [0; LENGTH_BYTES as usize];
+                file.read_exact_at(&mut length, 0)?;
+                (LENGTH_BYTES, u64::from_le_bytes(length))
+            }
+        };
+        // The checkpoint was opened, so the header's length is within its bound.
+        let mut header = vec![0; bytes as usize];
+        file.read_exact_at(&mut header, offset)?;
+        Ok(header)
+    }
+
+    /// The directory, or the file of a model in GGUF.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -162,11 +242,15 @@ impl Checkpoint {
         &self.unindexed
     }
 
-    /// Reads a file that belongs to the model, such as `config.json`; None when it isn't there.
+    /// Reads a file that belongs to the model, such as `config.json`; None when it isn't there. For
+    /// a model in GGUF it is made from the metadata.
     ///
     /// # Errors
-    /// When it is longer than `bytes_max`, no regular file, or can't be read.
+    /// When it is longer than `bytes_max`, no regular file, or can't be read or made.
     pub fn read_small(&self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, OpenError> {
+        if let Some(gguf) = &self.gguf {
+            return gguf.files.companion(name);
+        }
         read_bounded(&self.directory.join(name), bytes_max)
     }
 
@@ -220,6 +304,7 @@ impl Checkpoint {
             let place = TensorPlace {
                 file: id,
                 dtype: entry.dtype,
+                ggml: None,
                 shape: entry.shape,
                 offset: data_start + entry.begin,
                 bytes: entry.bytes,
@@ -282,6 +367,16 @@ impl Checkpoint {
             listed
         });
         Ok(())
+    }
+}
+
+/// The type of the elements of a GGUF tensor, or of the bytes of its blocks.
+fn dtype_of(ggml: GgmlType) -> Dtype {
+    match ggml {
+        GgmlType::F32 => Dtype::F32,
+        GgmlType::F16 => Dtype::F16,
+        GgmlType::Bf16 => Dtype::BF16,
+        _ => Dtype::U8,
     }
 }
 

@@ -1,11 +1,13 @@
 //! Everything that can be wrong with a model on disk, in words that name place and remedy.
 
 use super::colibri::ColibriFault;
+use super::gguf::GgufError;
 use super::header_fault::HeaderError;
 use super::index::IndexFault;
 use super::shards::MODEL_DIRS;
 use crate::families::ConfigError;
 use millstream_kernels::WeightFormat;
+use millstream_kernels::formats::GgmlType;
 use safetensors::Dtype;
 use std::path::PathBuf;
 
@@ -13,7 +15,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The path isn't a directory.
-    #[error("{}: {found}; MODEL is a directory with config.json and model.safetensors", path.display())]
+    #[error("{}: {found}; MODEL is a directory with config.json and safetensors files, or a GGUF file", path.display())]
     NotADirectory {
         /// The path.
         path: PathBuf,
@@ -22,8 +24,8 @@ pub enum OpenError {
     },
     /// A model of another format.
     #[error(
-        "{}: found {found}, but only safetensors is read by this build; get the model's \
-         safetensors files, or convert it with the tools of its origin", path.display()
+        "{}: found {found}, but only safetensors and GGUF are read by this build; get the \
+         model's files in one of these forms", path.display()
     )]
     NotSafetensors {
         /// The directory or file.
@@ -97,6 +99,17 @@ pub enum OpenError {
     /// A malformed safetensors file.
     #[error(transparent)]
     Header(#[from] HeaderError),
+    /// A malformed or unsupported GGUF file.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A directory with several models in GGUF.
+    #[error("{}: more than one model: {found}; give the file of one of them", path.display())]
+    SeveralModels {
+        /// The directory.
+        path: PathBuf,
+        /// A file of each.
+        found: String,
+    },
     /// A malformed index.
     #[error("{}: {fault}", path.display())]
     Index {
@@ -208,6 +221,15 @@ pub enum TensorFault {
         found: Dtype,
         /// What would do.
         readable: &'static str,
+    },
+    /// A type of GGUF files that this build doesn't compute on.
+    #[error(
+        "its type is {}, which this build doesn't read; get a file of this model in another \
+         quantisation, such as Q4_K_M or Q8_0", found.name()
+    )]
+    GgmlType {
+        /// The type in the file.
+        found: GgmlType,
     },
     /// E4M3 weights without a word about their scales.
     #[error("it is F8_E4M3, but config.json has no quantization_config with quant_method \"fp8\"")]

@@ -50,6 +50,18 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// A shape by its lengths, innermost first, as GGUF files have them.
+    ///
+    /// # Panics
+    /// With more than [`DIMENSIONS_MAX`] of them.
+    pub fn from_innermost(innermost_first: &[u64]) -> Shape {
+        let mut lengths = [0; DIMENSIONS_MAX];
+        let count = innermost_first.len();
+        lengths[..count].copy_from_slice(innermost_first);
+        lengths[..count].reverse();
+        Shape { lengths, count }
+    }
+
     /// The lengths.
     pub fn lengths(&self) -> &[u64] {
         &self.lengths[..self.count]

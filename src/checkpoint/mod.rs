@@ -7,9 +7,10 @@
 //! | `directory.rs` | opens the files, knows where each tensor lies |
 //! | `stored.rs`, `colibri.rs` | one tensor as stored: format, weights, scales |
 //! | `weave.rs` | a tensor among the elements of another |
-//! | `rows.rs`, `experts.rs` | from stored rows and experts to the kernels' layout |
+//! | `rows.rs`, `heads.rs`, `experts.rs` | from stored rows and experts to the kernels' layout |
 //! | `drafts.rs` | the tensors for multi-token prediction, which no family describes |
 //! | `check.rs`, `slices.rs` | every tensor at open; the S that their formats allow |
+//! | `gguf/` | GGUF files: headers, names, and the small files that a snapshot has |
 //! | `source.rs` | [`ModelFiles`]: all of it as the stages' `WeightSource` |
 //! | `pack/` | the Millstream pack: a directory of another kind, and its `WeightSource` |
 //! | `describe.rs` | what `inspect` shows of it |
@@ -27,8 +28,10 @@ pub mod drafts;
 mod error;
 pub mod examine;
 mod experts;
+pub mod gguf;
 pub mod header;
 mod header_fault;
+mod heads;
 pub mod index;
 mod object;
 pub mod pack;

@@ -63,6 +63,11 @@ pub fn read_rows<'a>(
     weights: &'a mut Vec<u8>,
     scales: &'a mut Vec<u8>,
 ) -> Result<FileMatrix<'a>, TensorFault> {
+    if let Some(heads) = stored.heads {
+        heads.read(checkpoint, stored, rows.clone(), weights)?;
+        scales.clear();
+        return Ok(matrix(stored, rows.len(), weights, scales));
+    }
     if stored.weave.is_some() {
         let whole = read_whole(checkpoint, stored)?;
         gather(stored, [&whole[0], &whole[1]], rows.clone(), weights, scales);
@@ -102,7 +107,8 @@ fn matrix<'a>(
     weights: &'a [u8],
     scales: &'a [u8],
 ) -> FileMatrix<'a> {
-    FileMatrix { format: stored.format, rows, cols: stored.cols, weights, scales }
+    let StoredTensor { format, layout, cols, .. } = *stored;
+    FileMatrix { format, layout, rows, cols, weights, scales }
 }
 
 impl RowBuffers {
@@ -145,6 +151,13 @@ impl KeptRows {
         assert!(rows.end <= stored.rows && cols.end <= stored.cols, "{block:?} of {stored:?}");
         assert_eq!(out.len(), target.matrix_bytes(rows.len(), cols.len()), "{target}: {block:?}");
         if out.is_empty() {
+            return Ok(());
+        }
+        if stored.heads.is_some() {
+            let (mut weights, mut scales) = (vec![], vec![]);
+            let count = rows.len();
+            let read = read_rows(checkpoint, stored, rows, &mut weights, &mut scales)?;
+            lay_out(&read, target, 0..count, cols, out);
             return Ok(());
         }
         if stored.weave.is_some() {
@@ -191,7 +204,7 @@ impl Job<'_> {
     /// How many rows take so many bytes in the file: whole row blocks, at least one.
     fn rows_of(&self, bytes: usize) -> usize {
         let align = RUN_ROWS.max(self.stored.row_step());
-        let rows = bytes / self.stored.format.file_bytes(1, self.stored.cols).max(1);
+        let rows = bytes / self.stored.row_bytes().max(1);
         (rows - rows % align).max(align)
     }
 
@@ -350,6 +363,8 @@ mod tests {
             cols: COLS,
             weights: run("w"),
             scales: scales_run,
+            layout: format.file_layout(),
+            heads: None,
             weave: None,
         };
         Written { _directory: directory, checkpoint, stored, weights, scales }

@@ -27,7 +27,7 @@ const LISTED_BYTES_MAX: usize = 40;
 /// Most shards, gaps or series of shards that a message lists.
 const LISTED_MAX: usize = 8;
 /// Ends of file names that mean a model in another format.
-const FOREIGN_SUFFIXES: &[&str] = &[".bin", ".pt", ".pth", ".pkl", ".ckpt", ".gguf", ".ggml"];
+const FOREIGN_SUFFIXES: &[&str] = &[".bin", ".pt", ".pth", ".pkl", ".ckpt", ".ggml"];
 
 /// The environment's list of further directories, divided as `PATH` is.
 pub const MODEL_DIRS: &str = "MILLSTREAM_MODEL_DIRS";

@@ -9,6 +9,7 @@ use super::check::{self, Found};
 use super::directory::Checkpoint;
 use super::error::{OpenError, TensorError, TensorFault};
 use super::experts::LayerExperts;
+use super::gguf::names;
 use super::rows::{KeptRows, read_rows};
 use super::shards::model_dirs;
 use super::slices::slices_of;
@@ -200,6 +201,15 @@ pub(super) fn read_blueprint(
     };
     if checkpoint.is_container() {
         config.remove("quantization_config");
+    }
+    if checkpoint.is_gguf() {
+        let indexers = checkpoint.tensors().any(|(name, _)| name.contains(".indexer."));
+        // Families ask for what they call the indexers' tensors.
+        let exists = |name: &str| indexers && name.contains(".indexer.");
+        let mut blueprint = families::blueprint(&config, &exists)?;
+        blueprint.views = names::views;
+        blueprint.skipped = names::skipped(blueprint.spec.layers.len(), blueprint.draft_layers);
+        return Ok(blueprint);
     }
     let mut blueprint = families::blueprint(&config, exists)?;
     if checkpoint.is_container() {

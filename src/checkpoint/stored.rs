@@ -12,13 +12,16 @@
 //! | `N_packed`: U8 `[rows, cols / 2]` | `N_scale`: U8, F8_E8M0 `[rows, cols / 32]` | mxfp4 |
 //! | `N_blocks`: U8 `[rows, cols / 32, 16]` | `N_scales`: the same | mxfp4 |
 //! | `N`: U8 of any shape | `N.qs`: F32, U8, F8_E8M0 of any shape | by size, see `colibri.rs` |
+//! | `N` of a GGUF file: its type | in its blocks | by its type |
+//! | `N` of a GGUF file: keys by head, transposed | `M`: the values | f32, see `heads.rs` |
 
 use super::colibri::{self, Sizes};
 use super::directory::{CONTAINER_SCALES, Checkpoint, TensorPlace};
 use super::error::{TensorError, TensorFault};
+use super::heads::HeadsOf;
 use super::weave::Weave;
-use crate::families::{Quantisation, Share, View};
-use millstream_kernels::formats::{Scales, fp8, mxfp4};
+use crate::families::{HeadsApart, Quantisation, Share, View};
+use millstream_kernels::formats::{FileLayout, GgmlType, Scales, fp8, mxfp4};
 use millstream_kernels::{ScaleType, WeightFormat};
 use millstream_stages::ids::FileId;
 use millstream_stages::parts::is_vector;
@@ -50,8 +53,12 @@ pub struct StoredTensor {
     pub weights: Run,
     /// Their scales, for formats that have them: [`WeightFormat::file_scales`]; likewise.
     pub scales: Option<Run>,
+    /// Where the scales are: apart, or in the blocks of a GGUF file.
+    pub layout: FileLayout,
     /// How they lie among others in these runs; None where they are all that is there.
     pub weave: Option<Weave>,
+    /// Heads whose keys and values lie apart: the runs are those of keys and of values.
+    pub heads: Option<HeadsOf>,
 }
 
 /// What a tensor may be stored as.
@@ -105,6 +112,12 @@ pub fn resolve(
     let name = view.name.as_str();
     let finder = Finder { checkpoint, view, name, rows, cols, kind };
     let Some(place) = checkpoint.tensor(name) else { return finder.mxfp4_pair() };
+    if let Some(ggml) = place.ggml {
+        return match &view.heads {
+            Some(apart) => finder.heads_apart(place, apart),
+            None => finder.blocks(place, ggml),
+        };
+    }
     let scales = format!("{name}{CONTAINER_SCALES}");
     match checkpoint.tensor(&scales) {
         Some(found) if view.is_whole() => finder.container(place, &scales, found),
@@ -118,11 +131,11 @@ pub fn resolve(
 impl View {
     /// The tensors that hold it, or its weights and their scales: those that are there.
     pub fn holders<'c>(&self, checkpoint: &'c Checkpoint) -> Vec<&'c TensorPlace> {
-        let there = |end: &&str| checkpoint.tensor(&format!("{}{end}", self.name));
-        let whole: Vec<_> = [""].iter().filter_map(|end| there(&end)).collect();
+        let there = |end: &str| checkpoint.tensor(&format!("{}{end}", self.name));
+        let whole: Vec<_> = [""].iter().filter_map(|end| there(end)).collect();
         let pairs = [["_packed", "_scale"], ["_blocks", "_scales"]];
         let pair =
-            |ends: &[&str; 2]| -> Vec<_> { ends.iter().filter_map(|end| there(&end)).collect() };
+            |ends: &[&str; 2]| -> Vec<_> { ends.iter().filter_map(|end| there(end)).collect() };
         if whole.is_empty() { pairs.iter().flat_map(pair).collect() } else { whole }
     }
 }
@@ -190,6 +203,67 @@ impl Finder<'_> {
             }
             _ => Ok(stored),
         }
+    }
+
+    /// A tensor of a GGUF file.
+    fn blocks(&self, place: &TensorPlace, ggml: GgmlType) -> Result<StoredTensor, TensorError> {
+        let &Finder { name, rows, cols, kind, .. } = self;
+        // One row may be a vector.
+        let is_vector = kind == Kind::Vector || rows == 1 && place.shape.lengths().len() == 1;
+        match is_vector {
+            true => self.check_shape(name, place, &[cols])?,
+            false => self.check_shape(name, place, &self.holder_shape())?,
+        }
+        let format = self.ggml_format(place, ggml)?;
+        if kind.is_floats() && !super::is_floats(format) {
+            let found = ggml.name().to_string();
+            return self.fail(place, TensorFault::NotFloats { found });
+        }
+        let layout = FileLayout::Ggml;
+        let weights = self.share(place);
+        let expected = layout.weight_bytes(format, rows, cols);
+        assert_eq!(Some(weights.bytes), expected, "checked by shape and type");
+        let weave = None;
+        Ok(StoredTensor { format, rows, cols, weights, scales: None, layout, weave, heads: None })
+    }
+
+    /// What a type of a GGUF file is to the kernels.
+    fn ggml_format(
+        &self,
+        place: &TensorPlace,
+        ggml: GgmlType,
+    ) -> Result<WeightFormat, TensorError> {
+        ggml.format().map_or_else(|| self.fail(place, TensorFault::GgmlType { found: ggml }), Ok)
+    }
+
+    /// Keys and values of all heads, from two tensors of a GGUF file.
+    fn heads_apart(
+        &self,
+        keys: &TensorPlace,
+        apart: &HeadsApart,
+    ) -> Result<StoredTensor, TensorError> {
+        let &Finder { checkpoint, name, rows, cols, .. } = self;
+        let HeadsApart { values: values_name, heads, key_rows } = apart;
+        let value_rows = rows / heads - key_rows;
+        let Some(values) = checkpoint.tensor(values_name) else {
+            let scales = values_name.clone();
+            return self.fail(keys, TensorFault::ScalesMissing { scales });
+        };
+        self.check_shape(name, keys, &[*heads, cols, *key_rows])?;
+        self.check_shape(values_name, values, &[*heads, value_rows, cols])?;
+        let format_of = |place: &TensorPlace| {
+            self.ggml_format(place, place.ggml.expect("all tensors of a file are of its types"))
+        };
+        let of = HeadsOf {
+            key_rows: *key_rows,
+            value_rows,
+            keys: format_of(keys)?,
+            values: format_of(values)?,
+        };
+        let (format, layout) = (WeightFormat::F32, FileLayout::Apart);
+        let (weights, scales) = (run(keys), Some(run(values)));
+        let heads = Some(of);
+        Ok(StoredTensor { format, rows, cols, weights, scales, layout, weave: None, heads })
     }
 
     /// A tensor of a container: its format follows from sizes and stamp.
@@ -277,7 +351,8 @@ impl Finder<'_> {
         let weave = Weave::of(self.view, [rows, cols]);
         let [weights, scales] = [Some(weights), scales].map(|place| place.map(|p| self.share(p)));
         let weights = weights.expect("given");
-        let stored = StoredTensor { format, rows, cols, weights, scales, weave };
+        let (layout, heads) = (FileLayout::Apart, None);
+        let stored = StoredTensor { format, rows, cols, weights, scales, layout, weave, heads };
         // Two woven tensors share a run.
         let times = if self.view.share != Share::All && weave.is_some() { 2 } else { 1 };
         let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);
@@ -399,15 +474,21 @@ impl StoredTensor {
     /// Bytes in the files, scales included; what others have in the same runs isn't counted.
     pub fn bytes(&self) -> usize {
         let all = self.weights.bytes + self.scales.map_or(0, |run| run.bytes);
-        let own = self.format.file_bytes(self.rows, self.cols);
+        let own = self.row_bytes() * self.rows;
         if self.weave.is_some() && own < self.weights.bytes { all / 2 } else { all }
+    }
+
+    /// Bytes of a row's weights in the files; of heads that lie apart, as they are read.
+    pub fn row_bytes(&self) -> usize {
+        let bytes = self.layout.weight_bytes(self.format, 1, self.cols);
+        bytes.expect("a tensor's layout holds its format")
     }
 
     /// Rows at whose multiples a run of rows may start: the height of what shares a scale.
     pub fn row_step(&self) -> usize {
         match self.format.scales() {
             Scales::Block128 => fp8::BLOCK,
-            Scales::None | Scales::Row | Scales::Group(_) => 1,
+            Scales::None | Scales::Row | Scales::Group(_) | Scales::Nested(_) => 1,
         }
     }
 
@@ -416,8 +497,8 @@ impl StoredTensor {
     /// # Panics
     /// If there are no such rows.
     pub fn weights_of(&self, rows: &Range<usize>) -> Run {
-        assert!(self.weave.is_none(), "the rows of {self:?} are no run");
-        let row_bytes = self.format.file_bytes(1, self.cols);
+        assert!(self.weave.is_none() && self.heads.is_none(), "the rows of {self:?} are no run");
+        let row_bytes = self.row_bytes();
         self.weights.part(rows.start * row_bytes, rows.len() * row_bytes)
     }
 

@@ -64,8 +64,8 @@ pub fn lay_out_stored(
     cols: Range<usize>,
     out: &mut [u8],
 ) {
-    let StoredTensor { format, .. } = *stored;
-    let matrix = |cols| FileMatrix { format, rows: stored.rows, cols, weights, scales };
+    let StoredTensor { format, layout, .. } = *stored;
+    let matrix = |cols| FileMatrix { format, layout, rows: stored.rows, cols, weights, scales };
     match stored.weave {
         None => lay_out(&matrix(stored.cols), target, rows, cols, out),
         Some(weave) if weave.has_whole_rows() => {
@@ -81,8 +81,8 @@ pub fn lay_out_stored(
                     let at = weave.first + row * weave.row_stride + col * weave.col_stride;
                     let element = &weights[at * from..(at + 1) * from];
                     let place = places.next().expect("as many places as elements");
-                    let element =
-                        FileMatrix { format, rows: 1, cols: 1, weights: element, scales: &[] };
+                    let (weights, scales) = (element, &[][..]);
+                    let element = FileMatrix { format, layout, rows: 1, cols: 1, weights, scales };
                     lay_out(&element, target, 0..1, 0..1, place);
                 }
             }
@@ -125,6 +125,7 @@ pub fn gather(
 mod tests {
     use super::*;
     use crate::checkpoint::Run;
+    use millstream_kernels::formats::FileLayout;
     use millstream_stages::ids::FileId;
 
     /// A tensor of f32 numbers 0, 1, 2, .. seen through a view.
@@ -136,7 +137,8 @@ mod tests {
         let format = WeightFormat::F32;
         let [rows, cols] = shape;
         let weave = Weave::of(view, shape);
-        let stored = StoredTensor { format, rows, cols, weights, scales: None, weave };
+        let (layout, scales, heads) = (FileLayout::Apart, None, None);
+        let stored = StoredTensor { format, rows, cols, weights, scales, layout, weave, heads };
         let mut out = vec![0; 4 * rows * cols];
         lay_out_stored(&stored, [&bytes, &[]], format, 0..rows, 0..cols, &mut out);
         let mut gathered = vec![];
@@ -171,7 +173,17 @@ mod tests {
         let scales = [120, 121, 122, 123];
         let run = Run { file: FileId(0), offset: 0, bytes: 64 };
         let weave = Weave::of(&view, [rows, cols]);
-        let stored = StoredTensor { format, rows, cols, weights: run, scales: Some(run), weave };
+        let (layout, weights_run, scales_run, heads) = (FileLayout::Apart, run, Some(run), None);
+        let stored = StoredTensor {
+            format,
+            rows,
+            cols,
+            weights: weights_run,
+            scales: scales_run,
+            layout,
+            weave,
+            heads,
+        };
         let (mut into, mut into_scales) = (vec![], vec![]);
         gather(&stored, [&weights, &scales], 0..2, &mut into, &mut into_scales);
         let expected: Vec<u8> = (16..32).chain(48..64).collect();

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Arguments of `convert`.
 #[derive(Args, Debug)]
 pub struct ConvertArgs {
-    /// Model directory: a Hugging Face snapshot or a colibri container
+    /// Model: a GGUF file, or a directory with a Hugging Face snapshot or a colibri container
     #[arg(value_name = "SRC")]
     source: PathBuf,
     /// Where the pack goes: a directory that is new, empty, or this conversion's own

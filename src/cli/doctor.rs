@@ -10,6 +10,7 @@ use super::{Failure, print};
 use crate::checkpoint::examine::{
     Checked, Examination, Finding, Findings, Kind, Place, Progress, Severity, examine,
 };
+use crate::checkpoint::gguf::files::GgufFiles;
 use crate::checkpoint::model_dirs;
 use crate::convert::size;
 use crate::engine::bandwidth::drive_bytes_s;
@@ -80,7 +81,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let Examination { mut findings, checked: model } =
         examine(&directory, &model_dirs(), args.deep, &bar);
     bar.0.finish_and_clear();
-    let text = directory.is_dir().then(|| text(&directory, model.vocabulary, &mut findings));
+    let text = directory.exists().then(|| text(&directory, model.vocabulary, &mut findings));
     let machine = machine(&directory, model.files, !args.no_measure);
     let checked = Sections { directory, deep: args.deep, model, text };
     let report = Report { findings: findings.into_sorted(), checked, machine };
@@ -129,6 +130,9 @@ fn machine(directory: &Path, files: usize, measure: bool) -> MachineReport {
 
 /// The files of weights in a directory, by name.
 fn weight_files(directory: &Path) -> Vec<PathBuf> {
+    if let Ok(Some(gguf)) = GgufFiles::find(directory, &model_dirs()) {
+        return gguf.files.into_iter().map(|file| file.path).collect();
+    }
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let is_weights =
         |path: &PathBuf| path.is_file() && path.extension().is_some_and(|end| end == "safetensors");
@@ -168,6 +172,7 @@ fn text(directory: &Path, vocabulary: Option<usize>, findings: &mut Findings) ->
 /// A complaint about a text file, in its own words.
 fn text_finding(directory: &Path, error: &TextError) -> Finding {
     let (TextError::Read { file, .. }
+    | TextError::Gguf { file, .. }
     | TextError::TooLong { file, .. }
     | TextError::Content { file, .. }
     | TextError::Vocabulary { file, .. }
@@ -234,6 +239,7 @@ impl Report {
         let kind = match model.kind {
             Some(Kind::Snapshot) => "Hugging Face snapshot",
             Some(Kind::Container) => "colibri container",
+            Some(Kind::Gguf) => "model in GGUF",
             Some(Kind::Pack) => "Millstream pack",
             None => "no model",
         };

@@ -28,8 +28,9 @@ const PREFILL_CHUNK_MAX: usize = 4096;
 /// Which model.
 #[derive(Args, Debug)]
 pub struct ModelFlag {
-    /// Model directory: a Millstream pack, a Hugging Face snapshot (safetensors) or a colibri
-    /// container. Left out: the small model inside the binary
+    /// Model: a GGUF file, or a directory with a Millstream pack, a Hugging Face snapshot
+    /// (safetensors), a colibri container or one model in GGUF. Left out: the small model inside the
+    /// binary
     #[arg(short, long, env = "MILLSTREAM_MODEL", value_name = "DIR")]
     pub model: Option<PathBuf>,
 }

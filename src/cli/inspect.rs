@@ -1,4 +1,4 @@
-//! `inspect`: what is in a model directory, from its headers alone.
+//! `inspect`: what is in a model's files, from their headers alone.
 
 use super::flags::ModelFlag;
 use super::{Failure, print};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Arguments of `inspect`.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// Model directory. Left out: the small model inside the binary
+    /// Model: a directory or a GGUF file. Left out: the small model inside the binary
     #[arg(value_name = "MODEL")]
     directory: Option<PathBuf>,
     #[command(flatten)]

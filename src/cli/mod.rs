@@ -94,6 +94,7 @@ impl From<EngineError> for Failure {
             | E::ContextExceeded { .. }
             | E::NoTrace
             | E::Recording { .. }
+            | E::LogProbabilities { .. }
             | E::Topology(_) => Failure::Usage(error.to_string()),
             E::Open(_)
             | E::Reads(_)
@@ -101,6 +102,8 @@ impl From<EngineError> for Failure {
             | E::Start(_)
             | E::Sampling(_)
             | E::Read { .. }
+            | E::QueueFull { .. }
+            | E::QueueTimeout { .. }
             | E::Stopped => Failure::failed(error),
         }
     }

@@ -111,7 +111,8 @@ pub fn expert_files(model: &Model, directory: &Path) -> Vec<PathBuf> {
         }
     }
     let name = |file: usize| model.source.file_name(millstream_stages::ids::FileId(file as u32));
-    let mut places = vec![directory.to_path_buf()];
+    let beside = if directory.is_file() { directory.parent() } else { None };
+    let mut places = vec![beside.unwrap_or(directory).to_path_buf()];
     places.extend(model_dirs());
     let find = |name: String| places.iter().map(|place| place.join(&name)).find(|p| p.is_file());
     files.into_iter().map(name).filter_map(find).collect()

@@ -158,6 +158,7 @@ fn sampling(args: &RunArgs, directory: &Path) -> Result<Sampling, Failure> {
         temperature: args.temperature.or(advice.temperature).unwrap_or(0.0),
         top_p: args.top_p.or(advice.top_p).unwrap_or(1.0),
         seed: args.seed,
+        ..Sampling::GREEDY
     };
     sampling.check().map_err(|error| Failure::Usage(error.to_string()))?;
     Ok(sampling)

@@ -29,6 +29,7 @@ pub use crate::checkpoint::describe::size;
 pub use error::ConvertError;
 pub use observer::{Event, Nobody, Observer};
 pub use options::{Bits, Choice, Class, Options, Scales};
+pub use origin::{Companion, companions};
 pub use plan::{ClassTotal, Plan};
 
 use crate::checkpoint::ModelFiles;
@@ -37,7 +38,6 @@ use crate::checkpoint::pack::layout::FileLayout;
 use crate::checkpoint::pack::manifest::FileEntry;
 use crate::checkpoint::pack::{Manifest, PackFile, PackFiles, check_small, read_manifest};
 use destination::{Destination, State};
-use origin::Companion;
 use std::path::{Path, PathBuf};
 use write::FileWriter;
 

@@ -156,11 +156,22 @@ impl Options {
             WeightFormat::Int4Group(group, _) => WeightFormat::Int4Group(group, scale),
             WeightFormat::Int2Row(_) => WeightFormat::Int2Row(scale),
             WeightFormat::Int3Group64(_) => WeightFormat::Int3Group64(scale),
+            WeightFormat::Int8Group32(_) => WeightFormat::Int8Group32(scale),
             WeightFormat::F32
             | WeightFormat::Bf16
             | WeightFormat::F16
             | WeightFormat::Fp8Block128(_)
-            | WeightFormat::Mxfp4 => format,
+            | WeightFormat::Mxfp4
+            | WeightFormat::Q4_1
+            | WeightFormat::Q5_0
+            | WeightFormat::Q5_1
+            | WeightFormat::Q2K
+            | WeightFormat::Q3K
+            | WeightFormat::Q4K
+            | WeightFormat::Q5K
+            | WeightFormat::Q6K
+            | WeightFormat::Iq4Nl
+            | WeightFormat::Iq4Xs => format,
         }
     }
 
@@ -195,7 +206,18 @@ pub fn is_quantised(format: WeightFormat) -> bool {
         | WeightFormat::Int4Group(..)
         | WeightFormat::Int2Row(_)
         | WeightFormat::Int3Group64(_)
-        | WeightFormat::Mxfp4 => true,
+        | WeightFormat::Mxfp4
+        | WeightFormat::Int8Group32(_)
+        | WeightFormat::Q4_1
+        | WeightFormat::Q5_0
+        | WeightFormat::Q5_1
+        | WeightFormat::Q2K
+        | WeightFormat::Q3K
+        | WeightFormat::Q4K
+        | WeightFormat::Q5K
+        | WeightFormat::Q6K
+        | WeightFormat::Iq4Nl
+        | WeightFormat::Iq4Xs => true,
     }
 }
 

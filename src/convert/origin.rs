@@ -5,7 +5,6 @@ use crate::checkpoint::ModelFiles;
 use crate::checkpoint::pack::checksum::hex;
 use crate::checkpoint::pack::manifest::Source;
 use sha2::{Digest, Sha256};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Files that are copied as they are, where the source has them.
@@ -69,17 +68,17 @@ pub fn source(
     for (name, id) in shards {
         let file = &checkpoint.files()[id.index()];
         let io = ConvertError::io(checkpoint.file_path(id), "reading the header");
-        let mut length = [0; 8];
-        file.read_exact_at(&mut length, 0).map_err(&io)?;
-        // The checkpoint was opened, so the header's length is within its bound.
-        let mut header = vec![0; u64::from_le_bytes(length) as usize];
-        file.read_exact_at(&mut header, 8).map_err(&io)?;
+        let header = checkpoint.read_header_bytes(id).map_err(&io)?;
         add(name.as_bytes());
         add(&file.metadata().map_err(&io)?.len().to_le_bytes());
         add(&header);
     }
     let name = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let kind = if checkpoint.is_container() { "colibri" } else { "safetensors" };
+    let kind = match (checkpoint.is_gguf(), checkpoint.is_container()) {
+        (true, _) => "gguf",
+        (_, true) => "colibri",
+        _ => "safetensors",
+    };
     Ok(Source { kind: kind.to_owned(), name, fingerprint: hex(&hash.finalize()) })
 }

@@ -67,7 +67,8 @@ impl RowBuffers {
         self.round(files, tensor, rows.clone())?;
         let (rows, cols, format) = (rows.len(), stored.cols, *target);
         let (weights, scales) = (self.weights.as_slice(), self.scales.as_slice());
-        Ok(Rows { matrix: FileMatrix { format, rows, cols, weights, scales }, first: 0 })
+        let layout = format.file_layout();
+        Ok(Rows { matrix: FileMatrix { format, layout, rows, cols, weights, scales }, first: 0 })
     }
 
     /// Fills `weights` and `scales` with rounded rows.

@@ -279,7 +279,7 @@ impl Unit<'_> {
             Unit::Rows(RowsUnit { source, rows, .. }) => {
                 let SourceTensor { stored, target, .. } = source;
                 let rows = rows.len() + stored.row_step();
-                let read = stored.format.file_bytes(rows, stored.cols);
+                let read = rows * stored.row_bytes();
                 step(stored.cols) + read + 2 * target.matrix_bytes(rows, stored.cols)
             }
             Unit::Expert(ExpertUnit { shape, .. }) => {

@@ -9,12 +9,16 @@
 //! | `guard.rs` | experts' memory goes back while the system runs short |
 //! | `ceilings.rs`, `bandwidth.rs` | how fast a model could run at best |
 //! | `request.rs`, `generation.rs`, `statistics.rs` | what goes in and what comes out |
+//! | `admission.rs` | how many requests may be inside |
+//! | `pages.rs` | KV pages, and the prompts that begin with known ones |
+//! | `pace.rs` | how many prompt rows go beside answers |
 //! | `scheduler.rs`, `sequence.rs` | sequences become rows of waves |
 //! | `keeper.rs` | what was learned is saved after each answer |
 //!
 //! [`Engine`] is the handle: it talks to the scheduler's thread over channels (the control plane).
 //! Waves, the data plane, cross the pipeline's rings only.
 
+mod admission;
 pub mod bandwidth;
 mod budget;
 mod ceilings;
@@ -24,12 +28,15 @@ mod keeper;
 mod mirror;
 mod model;
 mod options;
+mod pace;
+mod pages;
 mod reads;
 mod request;
 mod scheduler;
 mod sequence;
 mod statistics;
 
+pub use admission::Load;
 pub use budget::{MemoryBudget, MemoryRow, MemoryTable};
 pub use ceilings::{Ceilings, TokenBytes};
 pub use generation::Generation;
@@ -41,12 +48,13 @@ pub use reads::{
     READERS_DEFAULT, READERS_MAX, ReadOptions, ReadsError, open_reader,
 };
 pub use request::{Answer, Finish, PositionTrace, Request};
-pub use sequence::Event;
+pub use sequence::{Event, Token};
 pub use statistics::{PhaseFigures, Statistics};
 
 use crate::checkpoint::OpenError;
 use crate::learn::Uses;
-use crate::sampler::SamplingError;
+use crate::sampler::{SamplingError, TOP_LOG_PROBABILITIES_MAX};
+use admission::{Admission, Entry};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use guard::Guard;
 use keeper::Keeper;
@@ -62,10 +70,11 @@ use millstream_topology::arena::{ArenaError, Binding, LayerArena};
 use millstream_topology::plan::{PlacementPlan, SeatHost};
 use millstream_topology::verify::{NamedArena, VerifyError};
 use millstream_topology::{PlacementReport, TopologyError};
-use scheduler::{Command, Scheduler};
+use scheduler::{Command, Rules, Scheduler};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Why the engine can't do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +155,28 @@ pub enum EngineError {
         /// Which entry of the trace.
         position: usize,
     },
+    /// More requests are inside than may be.
+    #[error(
+        "{} requests run and {} wait, which is all that may: try again later", load.running, load.waiting
+    )]
+    QueueFull {
+        /// Who was inside.
+        load: Load,
+    },
+    /// A request waited too long.
+    #[error("no place came free within {} s: try again later", wait_max.as_secs_f64())]
+    QueueTimeout {
+        /// How long it may wait.
+        wait_max: Duration,
+    },
+    /// More log-probabilities are asked for than a token comes with.
+    #[error(
+        "{asked} log-probabilities a token are asked for; use 0 to {TOP_LOG_PROBABILITIES_MAX}"
+    )]
+    LogProbabilities {
+        /// What was asked.
+        asked: usize,
+    },
     /// A trace was asked for and the engine was started without.
     #[error("the engine was started without --trace")]
     NoTrace,
@@ -199,6 +230,7 @@ pub struct Engine {
     context: usize,
     model_max: usize,
     trace: bool,
+    admission: Arc<Admission>,
     next_number: std::sync::atomic::AtomicU64,
     gauges: Arc<Gauges>,
     arenas: Vec<NamedArena>,
@@ -259,7 +291,9 @@ impl Engine {
         pipeline.warm(&warm(&uses, pipeline.limits()));
         let keeper = options.learn.clone().map(|file| Keeper::start(file, uses)).transpose();
         let keeper = keeper.map_err(thread_fault)?;
-        let scheduler = Scheduler::new(pipeline, vocabulary, receiver, keeper);
+        let rules = Rules::of(options);
+        let inside_max = pipeline.limits().sequences_max + options.queue_max;
+        let scheduler = Scheduler::new(pipeline, vocabulary, receiver, keeper, &rules);
         let thread = std::thread::Builder::new().name("scheduler".into());
         let scheduler = thread.spawn(move || scheduler.run()).map_err(thread_fault)?;
         Ok(Engine {
@@ -270,6 +304,7 @@ impl Engine {
             context,
             model_max,
             trace: options.trace,
+            admission: Admission::new(inside_max),
             next_number: 0.into(),
             gauges,
             arenas,
@@ -303,7 +338,7 @@ impl Engine {
         loop {
             match generation.next() {
                 Event::Token(token) => {
-                    if on_token(token).is_break() {
+                    if on_token(token.id).is_break() {
                         generation.cancel();
                     }
                 }
@@ -332,6 +367,11 @@ impl Engine {
         Ok(submitted.into_iter().map(|(_, events)| last(events)).collect())
     }
 
+    /// How many requests run and wait.
+    pub fn load(&self) -> Load {
+        self.admission.load()
+    }
+
     /// What the pipeline and the scheduler measure about themselves.
     pub fn gauges(&self) -> &Gauges {
         &self.gauges
@@ -347,10 +387,13 @@ impl Engine {
 
     fn submit(&self, request: &Request) -> Result<(u64, Receiver<Event>), EngineError> {
         self.check(request)?;
+        let ticket = self.admission.enter()?;
         let number = self.next_number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // Room for all that can come, so that a slow caller never holds up the scheduler.
         let (events, receiver) = bounded(request.answer_max().min(self.context) + 1);
-        self.send(Command::Submit { number, request: request.clone(), events })?;
+        let (request, since) = (request.clone(), Instant::now());
+        let entry = Entry { number, request, events, ticket, since };
+        self.send(Command::Submit(Box::new(entry)))?;
         Ok((number, receiver))
     }
 
@@ -380,6 +423,9 @@ impl Engine {
         }
         if request.keep_trace && !self.trace {
             return Err(EngineError::NoTrace);
+        }
+        if let Some(asked) = request.log_probabilities.filter(|&n| n > TOP_LOG_PROBABILITIES_MAX) {
+            return Err(EngineError::LogProbabilities { asked });
         }
         Ok(request.sampling.check()?)
     }

@@ -21,6 +21,13 @@ use std::time::Duration;
 /// Positions of a sequence when the user names none and the model allows more.
 const DEFAULT_CONTEXT: usize = 4096;
 
+/// Requests that wait when the user names no number.
+const QUEUE_MAX_DEFAULT: usize = 1024;
+
+/// How many times as long answers may take beside prompts that are read: a little under two, because
+/// waves don't all take the same time.
+const PREFILL_PACE: f64 = 1.75;
+
 /// How often the guard looks: often enough to be ahead of the kernel's own remedies.
 const GUARD_PERIOD: Duration = Duration::from_millis(250);
 
@@ -60,6 +67,15 @@ pub struct Options {
     pub recording: Option<Arc<Recording>>,
     /// Sequences at once.
     pub sequences_max: usize,
+    /// Requests that may wait besides; one more is refused.
+    pub queue_max: usize,
+    /// How long a request waits for its place at most; none waits as long as it takes.
+    pub queue_wait_max: Option<Duration>,
+    /// While prompts are read, answers take at most so many times as long as without them; none lets
+    /// prompts take what they want.
+    pub prefill_pace: Option<f64>,
+    /// Prompts begin with the KV pages of earlier ones that began alike.
+    pub share_prefixes: bool,
     /// Waves in flight at once.
     pub waves_max: usize,
     /// Rows of one wave that may want logits.
@@ -95,6 +111,10 @@ impl Default for Options {
             lookahead: Lookahead::Off,
             recording: None,
             sequences_max: 1,
+            queue_max: QUEUE_MAX_DEFAULT,
+            queue_wait_max: None,
+            prefill_pace: None,
+            share_prefixes: false,
             waves_max: 1,
             logits_rows_max: 16,
             trace: false,
@@ -103,6 +123,14 @@ impl Default for Options {
             eviction: EvictionPolicy::default(),
             learn: None,
         }
+    }
+}
+
+impl Options {
+    /// For answers to people: prompts begin with what is known of earlier ones, and leave those that
+    /// are answered their pace. Measurements read each prompt whole and as fast as it goes.
+    pub fn serving(self) -> Options {
+        Options { share_prefixes: true, prefill_pace: Some(PREFILL_PACE), ..self }
     }
 }
 

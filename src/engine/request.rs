@@ -1,7 +1,7 @@
 //! What a caller asks of the engine, and what comes back.
 
 use super::statistics::Statistics;
-use crate::sampler::Sampling;
+use crate::sampler::{LogProbabilities, Sampling};
 use serde::Serialize;
 
 /// One generation.
@@ -13,6 +13,11 @@ pub struct Request {
     pub max_tokens: usize,
     /// How to choose them.
     pub sampling: Sampling,
+    /// Which of the answers asked for at once this is: others draw other tokens with the same seed.
+    pub choice: u32,
+    /// Say each token's log-probability, and those of so many likeliest, at most
+    /// [`crate::sampler::TOP_LOG_PROBABILITIES_MAX`]; none says nothing.
+    pub log_probabilities: Option<usize>,
     /// Any of these ends the answer.
     pub stop_ids: Vec<u32>,
     /// Feed these instead of what is sampled, so that routing is the same in every run; nothing
@@ -32,12 +37,24 @@ impl Request {
         self.forced.as_ref().map_or(self.max_tokens, Vec::len)
     }
 
+    /// The request so many times, each as another choice.
+    pub fn choices(&self, count: u32) -> impl Iterator<Item = Request> + '_ {
+        (0..count).map(|choice| Request { choice, ..self.clone() })
+    }
+
+    /// It may begin with pages that others filled: nothing is wanted of positions that are fed.
+    pub(super) fn may_share(&self) -> bool {
+        !(self.keep_logits || self.keep_trace || self.depth > 0)
+    }
+
     /// A greedy generation without stop tokens.
     pub fn greedy(prompt_ids: Vec<u32>, max_tokens: usize) -> Request {
         Request {
             prompt_ids,
             max_tokens,
             sampling: Sampling::GREEDY,
+            choice: 0,
+            log_probabilities: None,
             stop_ids: vec![],
             forced: None,
             depth: 0,
@@ -85,6 +102,8 @@ pub struct Answer {
     pub answer_ids: Vec<u32>,
     /// What the sampler chose at each of them: the same, unless ids were forced.
     pub chosen_ids: Vec<u32>,
+    /// Of each of them, if asked for; else empty.
+    pub log_probabilities: Vec<LogProbabilities>,
     /// Why it ended.
     pub finish: Finish,
     /// `[positions, vocabulary]` if asked for: every position that was fed.
@@ -101,6 +120,7 @@ impl Answer {
         Answer {
             answer_ids: vec![],
             chosen_ids: vec![],
+            log_probabilities: vec![],
             finish: Finish::Cancelled,
             logits: None,
             trace: None,

@@ -1,19 +1,31 @@
 //! A sequence that the scheduler has admitted: its tokens, its pages, what it keeps.
 
 use super::EngineError;
+use super::admission::{Entry, Ticket};
+use super::pages::PageTable;
 use super::request::{Answer, Finish, PositionTrace, Request};
 use super::statistics::Meter;
+use crate::sampler::{History, LogProbabilities};
 use crossbeam_channel::Sender;
 use millstream_stages::gauge::{Reading, Recorder};
 use millstream_stages::ids::Tag;
 use millstream_stages::limits::KV_BLOCK_ROWS;
 use millstream_stages::wave::Wave;
 
+/// A token of an answer, with what was asked about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// The token.
+    pub id: u32,
+    /// Its log-probability and those of the likeliest, if asked for.
+    pub log_probabilities: Option<Box<LogProbabilities>>,
+}
+
 /// What a caller hears about its request.
 #[derive(Debug)]
 pub enum Event {
     /// A token of the answer.
-    Token(u32),
+    Token(Token),
     /// The end.
     Done(Box<Result<Answer, EngineError>>),
 }
@@ -24,6 +36,8 @@ pub struct Sequence {
     pub number: u64,
     /// What was asked.
     pub request: Request,
+    /// Its stay in the engine.
+    pub ticket: Ticket,
     /// Where events go; a caller that has gone away cancels.
     pub events: Sender<Event>,
     /// Prompt and answer, all that is fed or will be.
@@ -34,10 +48,12 @@ pub struct Sequence {
     pub in_flight: bool,
     /// Set when it ends; it leaves when its rows are back.
     pub ending: Option<Finish>,
-    /// KV pages, in order of position.
-    pub pages: Vec<u32>,
+    /// KV pages.
+    pub pages: PageTable,
     /// What the sampler chose for the answer.
     chosen: Vec<u32>,
+    /// What was said of the answer's tokens.
+    log_probabilities: Vec<LogProbabilities>,
     /// Positions that may be fed.
     positions_max: usize,
     /// Kept logits.
@@ -50,34 +66,36 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence with nothing fed.
+    /// A sequence with nothing fed but what its pages hold.
     pub fn new(
-        number: u64,
-        request: Request,
-        events: Sender<Event>,
-        pages: Vec<u32>,
+        entry: Entry,
+        (pages, cached): (PageTable, usize),
         context_max: usize,
         before: Reading,
     ) -> Sequence {
-        let positions_max = (pages.len() * KV_BLOCK_ROWS).min(context_max);
+        let Entry { number, request, events, mut ticket, .. } = entry;
+        ticket.run();
+        let positions_max = (pages.pages.len() * KV_BLOCK_ROWS).min(context_max);
         let mut tokens = Vec::with_capacity(positions_max + 1);
         tokens.extend_from_slice(&request.prompt_ids);
         let chosen =
             Vec::with_capacity(positions_max + 1 - request.prompt_ids.len().min(positions_max));
         Sequence {
             number,
+            ticket,
             tokens,
-            fed: 0,
+            fed: cached,
             in_flight: false,
             ending: None,
             pages,
             chosen,
+            log_probabilities: vec![],
             positions_max,
             logits: request.keep_logits.then(Vec::new),
             trace: request.keep_trace.then(Vec::new),
             steps: 0,
             wave: None,
-            meter: Meter::start(before),
+            meter: Meter::start(before, cached),
             events,
             request,
         }
@@ -91,6 +109,16 @@ impl Sequence {
     /// Tokens that wait to be fed.
     pub fn waiting(&self) -> usize {
         self.tokens.len() - self.fed
+    }
+
+    /// It answers: its prompt is fed, and it goes on.
+    pub fn is_answering(&self) -> bool {
+        self.ending.is_none() && !self.is_prefill() && self.answered() > 0
+    }
+
+    /// It has rows for a wave.
+    pub fn is_ready(&self) -> bool {
+        !self.in_flight && self.ending.is_none() && self.waiting() > 0
     }
 
     /// True while the prompt isn't fed yet.
@@ -115,10 +143,17 @@ impl Sequence {
         }
     }
 
+    /// What the next choice follows.
+    pub fn history(&self) -> History<'_> {
+        let (prompt, answer) = self.tokens.split_at(self.request.prompt_ids.len());
+        History { prompt, answer }
+    }
+
     /// Takes the next token: from the forced ids, or the sampled one. `counters` are the pipeline's.
     pub fn answer(
         &mut self,
         sampled: u32,
+        logits: &[f32],
         counters: impl FnOnce() -> Reading,
         recorder: &mut Recorder,
     ) {
@@ -129,7 +164,12 @@ impl Sequence {
         };
         self.tokens.push(token);
         self.meter.token(counters, recorder);
-        if self.events.send(Event::Token(token)).is_err() {
+        let log_probabilities = self.request.log_probabilities.map(|top| {
+            let found = LogProbabilities::new(logits, token, top);
+            self.log_probabilities.push(found.clone());
+            Box::new(found)
+        });
+        if self.events.send(Event::Token(Token { id: token, log_probabilities })).is_err() {
             self.ending = Some(Finish::Cancelled);
             return;
         }
@@ -186,6 +226,7 @@ impl Sequence {
             statistics: self.meter.finish(self.request.prompt_ids.len(), answer_ids.len(), now),
             answer_ids,
             chosen_ids: std::mem::take(&mut self.chosen),
+            log_probabilities: std::mem::take(&mut self.log_probabilities),
             finish,
             logits: self.logits.take(),
             trace: self.trace.take(),

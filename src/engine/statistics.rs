@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 pub struct Statistics {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Those of them that were known from earlier prompts or answers, and weren't read again.
+    pub cached_tokens: usize,
     /// Tokens of the answer.
     pub answer_tokens: usize,
-    /// Prompt tokens per second until the first answer token; those that are context only
-    /// ([`super::Request::depth`]) and their time left out.
+    /// Prompt tokens per second until the first answer token; those that were known or are context only
+    /// ([`super::Request::depth`]), and the time of these, left out.
     pub prefill_tok_s: f64,
     /// Answer tokens per second after the first.
     pub decode_tok_s: f64,
@@ -125,6 +127,7 @@ impl PhaseFigures {
 pub struct Meter {
     started: Instant,
     before: Reading,
+    cached_tokens: usize,
     /// Where the measured part of the prompt begins: when, after how many tokens, counters.
     measured: (Instant, usize, Reading),
     /// At the first answer token.
@@ -135,13 +138,14 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Starts at the request's admission.
-    pub fn start(before: Reading) -> Meter {
+    /// Starts at the request's admission, with so many tokens of the prompt known.
+    pub fn start(before: Reading, cached_tokens: usize) -> Meter {
         let started = Instant::now();
         Meter {
             started,
             before,
-            measured: (started, 0, before),
+            cached_tokens,
+            measured: (started, cached_tokens, before),
             decode_before: before,
             last_token: None,
             first_token: None,
@@ -196,6 +200,7 @@ impl Meter {
         let idle_s = (now.compute_idle_ns - before.compute_idle_ns) as f64 / 1e9;
         Statistics {
             prompt_tokens,
+            cached_tokens: self.cached_tokens,
             answer_tokens,
             prefill_tok_s: per(measured_tokens as f64, measured_s),
             decode_tok_s: per(answer_tokens.saturating_sub(1) as f64, decode_s),
@@ -212,7 +217,8 @@ impl Meter {
             expert_misses: misses,
             read_mb_per_token: bytes_read
                 / 1e6
-                / (prompt_tokens + answer_tokens).saturating_sub(1).max(1) as f64,
+                / (prompt_tokens + answer_tokens).saturating_sub(self.cached_tokens + 1).max(1)
+                    as f64,
             disk_read_gb_s: per(bytes_read / 1e9, whole_s),
             memory_read_gb_s: per(weight_bytes / 1e9, whole_s),
             stall_share: per(idle_s, whole_s).min(1.0),
@@ -235,8 +241,14 @@ impl fmt::Display for Statistics {
         let ms = |us: u64| us as f64 / 1e3;
         writeln!(
             f,
-            "prompt   {} tokens, {:.1} tok/s, first token after {:.0} ms",
-            self.prompt_tokens, self.prefill_tok_s, self.first_token_ms
+            "prompt   {} tokens{}, {:.1} tok/s, first token after {:.0} ms",
+            self.prompt_tokens,
+            match self.cached_tokens {
+                0 => String::new(),
+                known => format!(" ({known} of them known)"),
+            },
+            self.prefill_tok_s,
+            self.first_token_ms
         )?;
         writeln!(
             f,

@@ -26,7 +26,7 @@ mod view;
 pub use config::ConfigReader;
 pub use config_fault::{ConfigError, ConfigFault, shorten};
 
-pub use view::{Share, View};
+pub use view::{HeadsApart, Share, View};
 
 use millstream_stages::ids::LayerId;
 use millstream_stages::spec::ModelSpec;

@@ -169,7 +169,7 @@ fn yarn(config: &ConfigReader, scaling: &ConfigReader) -> Result<(RopeScaling, f
         };
     let optional = |field| scaling.optional_number(field, 0.0..=1e6);
     let magnitude_of = |scale: f32| match factor > 1.0 {
-        true => 0.1 * f64::from(scale) * f64::from(factor).ln() + 1.0,
+        true => 0.1 * f64::from(scale) * libm::log(f64::from(factor)) + 1.0,
         false => 1.0,
     };
     let nonzero = |value: Option<f32>| value.filter(|value| *value != 0.0);

@@ -15,6 +15,19 @@ pub struct View {
     pub share: Share,
     /// The file has columns as rows.
     pub transposed: bool,
+    /// The tensor has only the keys of each head, and these transposed.
+    pub heads: Option<HeadsApart>,
+}
+
+/// Heads whose keys and values are in two tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadsApart {
+    /// The tensor that has the values.
+    pub values: String,
+    /// How many heads.
+    pub heads: usize,
+    /// Rows of a head that are keys.
+    pub key_rows: usize,
 }
 
 /// What of a tensor a part is.
@@ -33,7 +46,7 @@ pub enum Share {
 impl View {
     /// A tensor of its own.
     pub fn whole(name: impl Into<String>) -> View {
-        View { name: name.into(), entry: None, share: Share::All, transposed: false }
+        View { name: name.into(), entry: None, share: Share::All, transposed: false, heads: None }
     }
 
     /// An entry of a stack.
@@ -53,7 +66,7 @@ impl View {
 
     /// Whether it is a tensor of its own, as it is.
     pub fn is_whole(&self) -> bool {
-        self.entry.is_none() && self.share == Share::All && !self.transposed
+        self.entry.is_none() && self.share == Share::All && !self.transposed && self.heads.is_none()
     }
 
     /// The shape of the tensor that holds a part of this shape, without its dimension of entries:

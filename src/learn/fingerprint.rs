@@ -1,5 +1,8 @@
-//! Which model a directory holds: its configuration, and the names and sizes of its weight files.
+//! Which model a directory holds: its configuration, and the names and sizes of its weight files; of
+//! a model in GGUF, its files' names and sizes alone.
 
+use crate::checkpoint::gguf::files::GgufFiles;
+use crate::checkpoint::model_dirs;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::io;
@@ -14,6 +17,14 @@ const DIGITS: usize = 32;
 /// # Errors
 /// When the directory can't be read.
 pub fn fingerprint(model: &Path) -> io::Result<String> {
+    if let Some(gguf) = GgufFiles::find(model, &model_dirs()).map_err(io::Error::other)? {
+        let mut hash = Sha256::new();
+        for file in gguf.files {
+            let bytes = std::fs::metadata(&file.path)?.len();
+            hash.update(format!("\n{} {bytes}", file.name));
+        }
+        return Ok(digits(hash));
+    }
     let mut files = vec![];
     for entry in std::fs::read_dir(model)? {
         let entry = entry?;
@@ -28,10 +39,14 @@ pub fn fingerprint(model: &Path) -> io::Result<String> {
     for (name, bytes) in files {
         hash.update(format!("\n{name} {bytes}"));
     }
+    Ok(digits(hash))
+}
+
+fn digits(hash: Sha256) -> String {
     let mut text = String::new();
     for byte in hash.finalize() {
         write!(text, "{byte:02x}").expect("a String takes everything");
     }
     text.truncate(DIGITS);
-    Ok(text)
+    text
 }

@@ -69,8 +69,18 @@ impl UseFile {
     pub fn of_model_in(model: &Path, state: Option<PathBuf>) -> io::Result<Option<UseFile>> {
         let fingerprint = fingerprint(model)?;
         let in_state = |state: PathBuf| state.join(format!("uses-{fingerprint}.json"));
-        let path = match is_writable(model) {
-            true => Some(model.join(FILE_NAME)),
+        // A model in one file may have others beside it: its uses are called after it.
+        let (directory, name) = match (model.is_file(), model.parent(), model.file_name()) {
+            (true, Some(parent), Some(name)) => {
+                (parent, format!(".{}{FILE_NAME}", name.to_string_lossy()))
+            }
+            _ => (model, FILE_NAME.to_owned()),
+        };
+        // A plain name has the empty path as its parent.
+        let here = Path::new(".");
+        let directory = if directory.as_os_str().is_empty() { here } else { directory };
+        let path = match is_writable(directory) {
+            true => Some(directory.join(name)),
             false => state.map(in_state),
         };
         let model = model.to_path_buf();

@@ -3,6 +3,8 @@
 //! The files come from strangers: none is read beyond its bound, and every complaint names the
 //! file and the remedy.
 
+use crate::checkpoint::gguf::files::GgufFiles;
+use crate::checkpoint::{OpenError, model_dirs};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -29,6 +31,14 @@ pub enum TextError {
         file: String,
         /// What is allowed.
         bytes_max: u64,
+    },
+    /// The model is a GGUF file that doesn't hold what it should.
+    #[error("{reason}")]
+    Gguf {
+        /// The file.
+        file: String,
+        /// The reader's complaint.
+        reason: Box<OpenError>,
     },
     /// The file's content is no good.
     #[error("{file}: {reason}; download it again or use another copy of the model")]
@@ -69,9 +79,16 @@ pub enum TextError {
     },
 }
 
-/// The file's bytes; none if there is no such file.
+/// The file's bytes; none if there is no such file. Of a model in GGUF they are made from its
+/// metadata, where that has what the file is for.
 pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, TextError> {
     let file = path.display().to_string();
+    if let Some(bytes) = from_gguf(path)? {
+        return match bytes.len() as u64 > bytes_max {
+            true => Err(TextError::TooLong { file, bytes_max }),
+            false => Ok(Some(bytes)),
+        };
+    }
     // Looked at before it is opened: opening a pipe waits for a writer.
     let open = match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => {
@@ -82,7 +99,7 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, TextE
     };
     let open = match open {
         Ok(open) => open,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if is_absent(&error) => return Ok(None),
         Err(source) => return Err(TextError::Read { file, source }),
     };
     let mut bytes = Vec::new();
@@ -92,6 +109,29 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, TextE
         return Err(TextError::TooLong { file, bytes_max });
     }
     Ok(Some(bytes))
+}
+
+/// The file as a model in GGUF has it in its metadata.
+fn from_gguf(path: &Path) -> Result<Option<Vec<u8>>, TextError> {
+    let (Some(model), Some(name)) =
+        (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    else {
+        return Ok(None);
+    };
+    if !model.exists() {
+        return Ok(None);
+    }
+    let found = GgufFiles::find(model, &model_dirs());
+    let made = found.and_then(|files| files.map_or(Ok(None), |files| files.companion(name)));
+    made.map_err(|reason| TextError::Gguf {
+        file: path.display().to_string(),
+        reason: Box::new(reason),
+    })
+}
+
+/// Whether a file isn't there; below a file (a model in GGUF) there are none.
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// The file as a JSON object; none if there is no such file.

@@ -129,3 +129,63 @@ fn hostile_templates_end_with_an_error() {
         assert!(outcome.is_err(), "{name} gave {outcome:?}");
     }
 }
+
+/// What the templates of published families are made of, each construct with what it must give.
+#[test]
+fn constructs_of_published_templates_give_what_jinja_gives() {
+    let thinking = vec![
+        Message::new("system", "Be brief."),
+        Message::new("user", "One"),
+        Message::new("assistant", "<think>\nhm\n</think>\n\nTwo"),
+        Message::new("user", "Three /nothink"),
+    ];
+    let of = |source: &str| template(source).unwrap().render(&thinking, true).unwrap();
+    for (source, expected) in [
+        // Macros over texts and lists of parts; methods of Python's strings.
+        (
+            "{%- macro text(c) -%}{%- if c is string -%}{{ c }}{%- elif c is iterable and c is \
+             not mapping -%}{%- for i in c -%}{%- if i is mapping and i.type == 'text' -%}{{- \
+             i.text }}{%- endif -%}{%- endfor -%}{%- endif -%}{%- endmacro -%}\
+             {{ text([{'type': 'text', 'text': 'a'}, {'type': 'image'}]) }}{{ text('b') }}",
+            "ab",
+        ),
+        (
+            "{% set c = messages[2].content %}{{ c.split('</think>')[0].rstrip('\\n')\
+             .split('<think>')[-1].lstrip('\\n') }}|{{ c.split('</think>')[-1].strip('\\n') }}",
+            "hm|Two",
+        ),
+        ("{{ messages[2]['content'].split('</think>', 1)[1] | trim }}", "Two"),
+        ("{{ (messages[2].content.split('<think>') | last)[1:3] }}", "hm"),
+        ("{{ messages[-1].content.endswith('/nothink') }}", "true"),
+        // State across a loop, slices, positions, neighbours.
+        (
+            "{% set ns = namespace(last=-1) %}{% for m in messages[1:] %}{% if m.role == 'user' \
+             %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}{{ ns.last }}",
+            "2",
+        ),
+        (
+            "{% for m in messages %}{% if loop.first or messages[loop.index0 - 1].role != 'user' \
+             %}[{% endif %}{{ m.role[0] }}{% if loop.last %}.{% endif %}{% endfor %}",
+            "[s[uau.",
+        ),
+        ("{% for m in messages[::-1] %}{{ m.role[0] }}{% endfor %}", "uaus"),
+        // Absent and empty values, conditions in expressions, joins of texts.
+        ("{{ 'no' if tools else 'none' }}{{ '' if m is defined else '!' }}", "none!"),
+        (
+            "{% if messages[0].tool_calls is not defined or messages[0].tool_calls is none \
+             %}plain{% endif %}",
+            "plain",
+        ),
+        ("{{ '<' ~ (messages | length) ~ '>' }}{{- 'a' + 'b' }}", "<4>ab"),
+        ("{% if messages[1].reasoning_content is string %}x{% else %}y{% endif %}", "y"),
+        (
+            "{% set a = {'k': 'v', 'n': [1]} %}{% for k, v in a | items %}{{ k }}={{ v | tojson \
+             if v is not string else v }};{% endfor %}{% for k, v in a.items() %}{{ k }}{% endfor %}",
+            "k=v;n=[1];kn",
+        ),
+        ("{{ messages | selectattr('role', 'equalto', 'user') | list | length }}", "2"),
+        ("{{ messages | map(attribute='role') | join(',') }}", "system,user,assistant,user"),
+    ] {
+        assert_eq!(of(source), expected, "{source}");
+    }
+}

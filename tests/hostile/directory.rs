@@ -95,14 +95,17 @@ fn tensor_in_two_files_is_refused() {
 
 #[test]
 fn other_formats_are_refused_by_name() {
-    for name in ["pytorch_model.bin", "model-q4.gguf", "consolidated.00.pth", "model.pkl"] {
+    for name in ["pytorch_model.bin", "model-q4.ggml", "consolidated.00.pth", "model.pkl"] {
         let directory = tempfile::tempdir().expect("a directory");
         let config = TestModel::valid().config_text();
         std::fs::write(directory.path().join("config.json"), config).expect("written");
         std::fs::write(directory.path().join(name), b"GGUF").expect("written");
         for path in [directory.path().to_path_buf(), directory.path().join(name)] {
             let (_, message) = refused(name, &path);
-            assert!(message.contains("only safetensors is read by this build"), "{message}");
+            assert!(
+                message.contains("only safetensors and GGUF are read by this build"),
+                "{message}"
+            );
             assert!(message.contains(name), "{message}");
         }
     }

@@ -287,9 +287,12 @@ fn halves_of_downloads_pointers_and_other_formats_are_told_apart() {
     expect(&found, Severity::Note, "other.safetensors", "not part of the model", "nothing");
     assert_eq!(found.len(), 6, "{found:#?}");
     let empty = tempfile::tempdir().expect("a directory");
+    std::fs::write(empty.path().join("q4.ggml"), "ggml").expect("written");
+    let (found, _) = look(empty.path(), false);
+    expect(&found, Severity::Error, "", "found q4.ggml, but only safetensors", "one of these");
     std::fs::write(empty.path().join("q4.gguf"), "GGUF").expect("written");
     let (found, _) = look(empty.path(), false);
-    expect(&found, Severity::Error, "", "found q4.gguf, but only safetensors", "convert it");
+    expect(&found, Severity::Error, "q4.gguf", "the version needs 4 bytes", "download it again");
 }
 
 #[test]

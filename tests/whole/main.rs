@@ -20,6 +20,7 @@ mod reads;
 mod replay;
 mod requests;
 mod rounded;
+mod serving;
 mod straight_line;
 mod support;
 mod tidy;

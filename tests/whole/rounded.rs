@@ -63,7 +63,14 @@ impl WeightSource for RoundedExperts {
             let mut weights = vec![0; format.file_bytes(rows, cols)];
             let mut scales = vec![0; format.file_scales(rows, cols) * scale_bytes];
             round_rows(&values, cols, format, &mut weights, &mut scales).expect("finite weights");
-            let rounded = FileMatrix { format, rows, cols, weights: &weights, scales: &scales };
+            let rounded = FileMatrix {
+                format,
+                layout: format.file_layout(),
+                rows,
+                cols,
+                weights: &weights,
+                scales: &scales,
+            };
             rounded.lay_out(0..rows, 0..cols, &mut out[shape.range(which)]);
         }
     }

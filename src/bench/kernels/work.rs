@@ -4,8 +4,8 @@ use millstream_kernels::formats::bf16::f32_to_bf16;
 use millstream_kernels::formats::f16::f32_to_f16;
 use millstream_kernels::kernels::ReadOrder;
 use millstream_kernels::{
-    ActivationLayout, Activations, FileMatrix, Kernels, Quantised, QuantisedRowMut, ScaleType,
-    WeightFormat, Weights,
+    ActivationLayout, Activations, FileLayout, FileMatrix, GgmlType, Kernels, Quantised,
+    QuantisedRowMut, ScaleType, WeightFormat, Weights,
 };
 use std::hint::black_box;
 
@@ -77,14 +77,23 @@ impl Shape {
             (0..count).flat_map(bytes).collect()
         };
         let scales = floats(format.file_scales(rows, cols), format.scale_type());
-        let weights = match format {
+        let half = |random: &mut Random| f32_to_f16(random.float()).to_le_bytes();
+        let mut weights = match format {
             WeightFormat::F32 => floats(rows * cols, None),
             WeightFormat::Bf16 => floats(rows * cols, Some(ScaleType::Bf16)),
             WeightFormat::F16 => floats(rows * cols, Some(ScaleType::F16)),
             // fp8's NaN are left out; every byte is two nibbles and so on.
             _ => (0..format.file_bytes(rows, cols)).map(|_| random.bits() as u8 & 0xbf).collect(),
         };
-        let file = FileMatrix { format, rows, cols, weights: &weights, scales: &scales };
+        let layout = format.file_layout();
+        if let (FileLayout::Ggml, Some(kind)) = (layout, GgmlType::of(format)) {
+            for block in weights.chunks_exact_mut(kind.block_bytes()) {
+                for place in kind.half_places() {
+                    block[*place..place + 2].copy_from_slice(&half(&mut random));
+                }
+            }
+        }
+        let file = FileMatrix { format, layout, rows, cols, weights: &weights, scales: &scales };
         let mut bytes = vec![0; self.bytes()];
         file.lay_out(0..rows, 0..cols, &mut bytes);
         bytes

@@ -103,8 +103,11 @@ impl Model<'_> {
         checked: &mut Checked,
     ) {
         let checkpoint = &self.checkpoint;
-        let container = checkpoint.is_container();
-        checked.kind = Some(if container { Kind::Container } else { Kind::Snapshot });
+        checked.kind = Some(match (checkpoint.is_gguf(), checkpoint.is_container()) {
+            (true, _) => Kind::Gguf,
+            (_, true) => Kind::Container,
+            _ => Kind::Snapshot,
+        });
         checked.files = checkpoint.files().len();
         let length =
             |file: &std::sync::Arc<std::fs::File>| file.metadata().map_or(0, |of| of.len());
@@ -209,6 +212,10 @@ impl Model<'_> {
             let finding = "in a file, but not in the index, which is why it isn't read";
             let remedy = "if it belongs to the model, get the index again";
             findings.add(Finding::note(place, finding, remedy));
+        }
+        if self.checkpoint.is_gguf() {
+            // What lies beside a file isn't its model's.
+            return;
         }
         let files = 0..self.checkpoint.files().len() as u32;
         let shards: BTreeSet<&Path> =

@@ -64,6 +64,11 @@ impl Faults<'_> {
             OpenError::Io { path, .. } if text.contains("; ") => one(path, ""),
             OpenError::Io { path, .. } => one(path, ACCESS),
             OpenError::FileTooLong { path, .. } | OpenError::Index { path, .. } => one(path, AGAIN),
+            OpenError::SeveralModels { path, .. } => one(path, ""),
+            OpenError::Gguf(error) => {
+                let place = Place::file(self.shown(Path::new(&error.file)));
+                vec![said(place, &error.fault.to_string(), "")]
+            }
             OpenError::Header(error) => vec![self.header(error)],
             OpenError::Config(error) => vec![self.config(error)],
             OpenError::TensorNotInShard { file, tensor } => {
@@ -135,6 +140,7 @@ impl Faults<'_> {
             TensorFault::Missing | TensorFault::ScalesMissing { .. } => COMPLETE,
             TensorFault::Shape { .. } | TensorFault::NoScheme => OTHER_CONFIG,
             TensorFault::Dtype { .. } | TensorFault::NoWholeBlocks { .. } => CONVERT,
+            TensorFault::GgmlType { .. } => "",
             TensorFault::Colibri(fault) => match fault {
                 ColibriFault::Ambiguous { .. } | ColibriFault::Unsupported { .. } => "",
                 ColibriFault::StampUnknown { .. } => CONVERT,

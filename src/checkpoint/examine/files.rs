@@ -8,6 +8,7 @@ use super::faults::Faults;
 use super::finding::{Finding, Findings, Place, Severity};
 use crate::checkpoint::OpenError;
 use crate::checkpoint::directory::read_bounded;
+use crate::checkpoint::gguf::files::is_gguf;
 use crate::checkpoint::shards;
 use crate::families::shorten;
 use serde::Deserialize;
@@ -89,7 +90,7 @@ fn look_at(directory: &Path, name: &str, is_used: &dyn Fn(&str) -> bool) -> Opti
     } else if UNFINISHED_SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) {
         let finding = format!("a download or copy that isn't finished ({bytes} bytes)");
         Some(Finding::warning(place, finding, "let it finish, or delete it"))
-    } else if shards::is_foreign(name) {
+    } else if shards::is_foreign(name) || is_gguf(name) {
         let finding = format!("a file of another format, which isn't read ({bytes} bytes)");
         Some(Finding::note(place, finding, "nothing: what it takes on the drive is all it costs"))
     } else if name.ends_with(".safetensors") && !is_used(name) {

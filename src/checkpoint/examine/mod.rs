@@ -40,6 +40,8 @@ pub enum Kind {
     Snapshot,
     /// A colibri container.
     Container,
+    /// A model in GGUF.
+    Gguf,
     /// A Millstream pack.
     Pack,
 }

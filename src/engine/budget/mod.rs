@@ -15,6 +15,7 @@ mod table;
 pub use deal::{Layer, deal, equal};
 pub use table::{MemoryRow, MemoryTable};
 
+use super::pages::Pages;
 use super::{EngineError, Model, Options};
 use millstream_stages::account::{ArenaBytes, WorkBytes, arenas};
 use millstream_stages::limits::{Limits, LimitsRequest};
@@ -174,7 +175,10 @@ impl Demand<'_> {
     fn fixed_bytes(&self, limits: &Limits) -> u64 {
         let vectors: usize = self.arenas.iter().map(|arena| arena.vector_bytes).sum();
         let work = WorkBytes::of(&self.model.spec, self.plan, limits, self.needs);
-        work.total() + vectors as u64 + self.program_bytes()
+        work.total()
+            + Pages::bytes(limits.kv_pages_max, self.options.share_prefixes) as u64
+            + vectors as u64
+            + self.program_bytes()
     }
 
     fn table(&self, limits: &Limits, budget: u64, available: u64) -> MemoryTable {
@@ -185,11 +189,12 @@ impl Demand<'_> {
         let slots = self.arenas[0].with_slots(0) + layers - resident;
         let work = WorkBytes::of(&self.model.spec, self.plan, limits, self.needs);
         let row = |what, bytes, shrink| MemoryRow { what, bytes, shrink };
+        let page_tables = Pages::bytes(limits.kv_pages_max, self.options.share_prefixes) as u64;
         let buffers = work.waves + work.compute;
         let rows = vec![
             row("resident weights", resident + vectors as u64, None),
             row("expert slots", slots, Some("--experts-per-layer")),
-            row("KV", work.kv, Some("--context")),
+            row("KV", work.kv + page_tables, Some("--context")),
             row("waves and buffers", buffers, Some("--prefill-chunk")),
             row("threads' scratch", work.scratch, Some("--threads, --prefill-chunk")),
             row("reads in flight", work.reads, None),

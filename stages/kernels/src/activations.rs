@@ -1,15 +1,13 @@
 //! Activations as kernels take them: f32 rows, or rows quantised to int8.
 //!
 //! Integer kernels multiply weight codes with int8 activations. A row (of a slice, where columns
-//! are cut) is quantised in groups of 64 columns, 32 for formats in groups of 32, counted from its
+//! are cut) is quantised in groups of 64 columns, 32 for formats in groups of 32 and nested ones, counted from its
 //! start: scale = max|x| / 127, code = x * (127 / max|x|) rounded half to even. Codes lie in the
 //! order of the format's quads; beside them lie, per *unit* of columns, the scale and the sum of
 //! the codes (which takes the offset of unsigned weight bytes out again). The quantised form of a
 //! row depends on nothing but the row and its [`ActivationLayout`].
 
-use crate::formats::{ActivationKind, Order, WeightFormat};
-use crate::formats::{BlockCode, mxfp4::E2m1};
-use crate::formats::{int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8};
+use crate::formats::{ActivationKind, BlockCode, Order, WeightFormat, codes::for_codes};
 
 /// f32 activation rows of a matmul: row t is `data[rows[t] * stride ..][.. cols]`.
 #[derive(Clone, Copy, Debug)]
@@ -50,17 +48,8 @@ pub struct ActivationLayout {
 impl ActivationLayout {
     /// The layout that a format's kernel takes; `None` if it takes f32.
     pub const fn of(format: WeightFormat, cols: usize) -> Option<ActivationLayout> {
-        let order = match format {
-            WeightFormat::F32
-            | WeightFormat::Bf16
-            | WeightFormat::F16
-            | WeightFormat::Fp8Block128(_) => return None,
-            WeightFormat::Int8Row(_) => Int8::ORDER,
-            WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => Int4::ORDER,
-            WeightFormat::Int2Row(_) => Int2::ORDER,
-            WeightFormat::Int3Group64(_) => Int3::ORDER,
-            WeightFormat::Mxfp4 => E2m1::ORDER,
-        };
+        let Some(kind) = format.codes() else { return None };
+        let order = for_codes!(kind, C => C::ORDER);
         match format.activations() {
             ActivationKind::F32 => None,
             ActivationKind::Int8 => {

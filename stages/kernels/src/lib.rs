@@ -25,7 +25,9 @@ mod simd;
 pub mod weights;
 
 pub use activations::{ActivationLayout, Activations, Quantised, QuantisedRow, QuantisedRowMut};
-pub use formats::{FileMatrix, GroupSize, ScaleType, WeightFormat, can_round, round_rows};
+pub use formats::{
+    FileLayout, FileMatrix, GgmlType, GroupSize, ScaleType, WeightFormat, can_round, round_rows,
+};
 pub use isa::{Isa, UnknownIsa};
 pub use kernels::Kernels;
 pub use weights::{Floats, Weights};

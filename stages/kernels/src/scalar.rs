@@ -8,10 +8,7 @@
 //! here a mismatch panics or ends at the shorter side.
 
 use crate::activations::{ActivationLayout, Quantised, QuantisedRow, QuantisedRowMut};
-use crate::formats::{
-    BlockCode, WeightFormat, bf16::bf16_to_f32, f16::f16_to_f32, int2_row::Int2, int3_group::Int3,
-    int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
-};
+use crate::formats::{BlockCode, bf16::bf16_to_f32, codes::for_codes, f16::f16_to_f32};
 use crate::math;
 use crate::weights::{Floats, Weights};
 
@@ -87,28 +84,20 @@ pub fn matmul(w: Weights, x: crate::Activations, out: &mut [f32]) {
 /// Exact integer dots and one scaled sum; see
 /// [`Kernels::matmul_quantised`](crate::Kernels::matmul_quantised).
 pub fn matmul_quantised(w: Weights, x: Quantised, out: &mut [f32]) {
+    let kind = w.format().codes().expect("floats take f32 activations");
+    let dot = for_codes!(kind, C => dot_quantised::<C>);
     let rows = w.rows();
     for t in 0..x.rows.len() {
         let token = x.token(t);
         for r in 0..rows {
-            let dot = match w.format() {
-                WeightFormat::Int8Row(_) => dot_quantised::<Int8>,
-                WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => dot_quantised::<Int4>,
-                WeightFormat::Int2Row(_) => dot_quantised::<Int2>,
-                WeightFormat::Int3Group64(_) => dot_quantised::<Int3>,
-                WeightFormat::Mxfp4 => dot_quantised::<E2m1>,
-                WeightFormat::F32
-                | WeightFormat::Bf16
-                | WeightFormat::F16
-                | WeightFormat::Fp8Block128(_) => unreachable!("floats take f32 activations"),
-            };
             out[t * rows + r] = dot(w, r, &x.layout, token);
         }
     }
 }
 
 /// One row times one token: for every unit, in order, `sum = fma(dot, weight scale * activation
-/// scale, sum)`, the dot an exact integer.
+/// scale, sum)`, the dot an exact integer. Where weights have minima: `sum = fma(fma(dot, weight
+/// scale, minimum * sum of the unit's activation codes), activation scale, sum)`.
 fn dot_quantised<C: BlockCode>(
     w: Weights,
     row: usize,
@@ -123,7 +112,14 @@ fn dot_quantised<C: BlockCode>(
             let code = i32::from(x.codes[layout.order.place(column)]);
             dot += C::value(w.code::<C>(row, column)) * code;
         }
-        sum = (dot as f32).mul_add(w.scale::<C>(row, columns.start) * scale, sum);
+        let weight_scale = w.scale::<C>(row, columns.start);
+        sum = match w.minimum(row, columns.start) {
+            None => (dot as f32).mul_add(weight_scale * scale, sum),
+            Some(minimum) => {
+                let minima = minimum * x.sums[unit] as f32;
+                (dot as f32).mul_add(weight_scale, minima).mul_add(*scale, sum)
+            }
+        };
     }
     sum
 }

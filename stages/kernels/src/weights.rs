@@ -5,8 +5,8 @@
 //! embedding rows, absorbed attention, references.
 
 use crate::formats::{
-    BLOCK_ROWS, BlockCode, WeightFormat, bf16::bf16_to_f32, block::LINE_BYTES, f16::f16_to_f32,
-    fp8, int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
+    BLOCK_ROWS, BlockCode, Head, WeightFormat, bf16::bf16_to_f32, block::LINE_BYTES,
+    codes::for_codes, f16::f16_to_f32, fp8,
 };
 use std::ops::Range;
 
@@ -100,17 +100,12 @@ impl<'a> Weights<'a> {
             WeightFormat::F32 => Some(Floats::F32(cast(self.bytes))),
             WeightFormat::Bf16 => Some(Floats::Bf16(cast(self.bytes))),
             WeightFormat::F16 => Some(Floats::F16(cast(self.bytes))),
-            WeightFormat::Fp8Block128(_)
-            | WeightFormat::Int8Row(_)
-            | WeightFormat::Int4Row(_)
-            | WeightFormat::Int4Group(..)
-            | WeightFormat::Int2Row(_)
-            | WeightFormat::Int3Group64(_)
-            | WeightFormat::Mxfp4 => None,
+            _ => None,
         }
     }
 
-    /// A weight as f32: a float widened, or a code times its scale rounded once.
+    /// A weight as f32: a float widened; a code times its scale, rounded once; or that plus the
+    /// minimum where a format has minima, rounded once (their products are exact in f32).
     ///
     /// # Panics
     /// If there is no such row or column.
@@ -122,6 +117,9 @@ impl<'a> Weights<'a> {
             self.rows,
             self.cols
         );
+        if let Some(kind) = self.format.codes() {
+            return for_codes!(kind, C => self.decode::<C>(row, column));
+        }
         let index = row * self.cols + column;
         match self.format {
             WeightFormat::F32 => cast::<f32>(self.bytes)[index],
@@ -132,19 +130,14 @@ impl<'a> Weights<'a> {
                 let code = row[fp8::row_scale_bytes(scale, self.cols) + column];
                 fp8::FP8_VALUES[code as usize] * scale.read(row, column / fp8::BLOCK)
             }
-            WeightFormat::Int8Row(_) => self.decode::<Int8>(row, column),
-            WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => {
-                self.decode::<Int4>(row, column)
-            }
-            WeightFormat::Int2Row(_) => self.decode::<Int2>(row, column),
-            WeightFormat::Int3Group64(_) => self.decode::<Int3>(row, column),
-            WeightFormat::Mxfp4 => self.decode::<E2m1>(row, column),
+            _ => unreachable!("all other formats have codes"),
         }
     }
 
     #[inline]
     fn decode<C: BlockCode>(&self, row: usize, column: usize) -> f32 {
-        C::value(self.code::<C>(row, column)) as f32 * self.scale::<C>(row, column)
+        let product = C::value(self.code::<C>(row, column)) as f32 * self.scale::<C>(row, column);
+        self.minimum(row, column).map_or(product, |minimum| product + minimum)
     }
 
     /// A row as f32, each weight as [`Weights::weight`] has it.
@@ -172,12 +165,17 @@ impl<'a> Weights<'a> {
 
     /// The scale of a row and column, the format's constant factor included.
     pub fn scale<C: BlockCode>(&self, row: usize, column: usize) -> f32 {
-        let group = match self.format.scales_per_row(self.cols) {
-            1 => 0,
-            _ => column / self.format.group(),
-        };
-        let scale = self.format.scale_type().expect("codes have scales");
-        scale.read(self.block(row), group * BLOCK_ROWS + row % BLOCK_ROWS) * C::FACTOR
+        self.head().scale(self.block(row), row % BLOCK_ROWS, column) * C::FACTOR
+    }
+
+    /// What is added to a row's codes times their scale at a column, in formats that have minima.
+    pub fn minimum(&self, row: usize, column: usize) -> Option<f32> {
+        self.head().minimum(self.block(row), row % BLOCK_ROWS, column)
+    }
+
+    /// The heads of the blocks.
+    fn head(&self) -> Head {
+        Head::of(self.format, self.cols).expect("codes have scales")
     }
 
     /// The block of 16 rows that a row is in.

@@ -1,17 +1,30 @@
 //! Weights mean what their formats' specifications say, and laying out loses nothing.
 //!
 //! The decoder here is written from the specifications (OFP8 1.0, OCP MX 1.0, IEEE 754, the table
-//! of the colibri container) over the file layout. The crate's own way goes through the compute
+//! of the colibri container; of ggml's blocks in `ggml/specified.rs`) over the file layout. The crate's own way goes through the compute
 //! layout: [`FileMatrix::lay_out`] of any rectangle, then [`Weights`].
 
-use millstream_kernels::formats::block::{BlockCode, LINE_BYTES, code_bytes};
+#[path = "ggml/specified.rs"]
+mod specified_blocks;
+
+use millstream_kernels::formats::block::{BlockCode, FileCode, LINE_BYTES, code_bytes};
+use millstream_kernels::formats::codes::CodeKind;
 use millstream_kernels::formats::f16::f16_to_f32;
 use millstream_kernels::formats::fp8::fp8_e4m3_to_f32;
 use millstream_kernels::formats::scale::ue8m0_to_f32;
 use millstream_kernels::formats::{
-    int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
+    five::{Int5, Uint5},
+    int2_row::Int2,
+    int3_group::Int3,
+    int4_group::Int4,
+    int8_row::Int8,
+    iq4_nl::Iq4,
+    mxfp4::E2m1,
+    q2_k::Uint2,
+    q4_1::Uint4,
+    q6_k::Int6,
 };
-use millstream_kernels::{FileMatrix, ScaleType, WeightFormat, Weights};
+use millstream_kernels::{FileLayout, FileMatrix, GgmlType, ScaleType, WeightFormat, Weights};
 use std::ops::Range;
 
 /// Sign, exponent and mantissa of a small float by their definition, in f64. No infinity, no NaN.
@@ -72,6 +85,12 @@ const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 /// The weight at a row and column of the file layout, by the specifications.
 fn specified(file: &FileMatrix, row: usize, column: usize) -> f32 {
     let cols = file.cols;
+    if let (FileLayout::Ggml, Some(kind)) = (file.layout, GgmlType::of(file.format)) {
+        let row_bytes = cols.div_ceil(kind.block_columns()) * kind.block_bytes();
+        let value =
+            specified_blocks::weight(kind, &file.weights[row * row_bytes..][..row_bytes], column);
+        return value;
+    }
     let at = row * cols + column;
     let groups = |columns: usize| row * cols.div_ceil(columns) + column / columns;
     let nibble = || {
@@ -112,6 +131,10 @@ fn specified(file: &FileMatrix, row: usize, column: usize) -> f32 {
             // The crate has one zero, as integers have.
             (value + 0.0) * scale_of(file, groups(32))
         }
+        WeightFormat::Int8Group32(_) => {
+            f32::from(file.weights[at] as i8) * scale_of(file, groups(32))
+        }
+        format => panic!("{format} never lies apart"),
     }
 }
 
@@ -145,14 +168,27 @@ fn formats() -> Vec<WeightFormat> {
         "int3-g64:f16",
         "fp8-e4m3-b128:ue8m0",
         "fp8-e4m3-b128:bf16",
+        "int8-g32:bf16",
     ];
     let more = more.into_iter().map(|name| name.parse().expect("a format's name"));
     WeightFormat::EACH.into_iter().chain(more).collect()
 }
 
+/// Every format in every file layout that holds it.
+fn files() -> Vec<(WeightFormat, FileLayout)> {
+    let q4_0 = GgmlType::Q4_0.format().expect("a type that is read");
+    let mut files: Vec<(WeightFormat, FileLayout)> =
+        formats().into_iter().map(|format| (format, format.file_layout())).collect();
+    let both = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Mxfp4, q4_0];
+    files.extend(both.map(|format| (format, FileLayout::Ggml)));
+    files.push((WeightFormat::Int8Group32(ScaleType::F16), FileLayout::Ggml));
+    files
+}
+
 /// Bytes of a matrix of random bits in the file layout, padding included. Scales are finite.
 struct File {
     format: WeightFormat,
+    layout: FileLayout,
     rows: usize,
     cols: usize,
     weights: Vec<u8>,
@@ -161,27 +197,43 @@ struct File {
 
 impl File {
     fn random(format: WeightFormat, rows: usize, cols: usize) -> File {
+        File::in_layout((format, format.file_layout()), rows, cols)
+    }
+
+    fn in_layout((format, layout): (WeightFormat, FileLayout), rows: usize, cols: usize) -> File {
         let mut state = (rows * 1_000_003 + cols) as u64;
         let mut byte = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 56) as u8
         };
-        let weights = (0..format.file_bytes(rows, cols)).map(|_| byte()).collect();
-        let scale = format.scale_type();
-        let scale_bytes = scale.map_or(0, ScaleType::bytes);
-        let mut scales: Vec<u8> =
-            (0..format.file_scales(rows, cols) * scale_bytes).map(|_| byte()).collect();
-        for scale in scales.chunks_exact_mut(scale_bytes.max(1)) {
-            // The highest bits of the exponent are 01: no infinity, no NaN.
-            let last = scale.last_mut().expect("a scale has bytes");
-            *last = *last & 0x9f | 0x20;
+        let blocks = match layout {
+            FileLayout::Apart => None,
+            FileLayout::Ggml => GgmlType::of(format),
+        };
+        let weight_bytes = match blocks {
+            None => format.file_bytes(rows, cols),
+            Some(kind) => rows * cols.div_ceil(kind.block_columns()) * kind.block_bytes(),
+        };
+        let mut weights: Vec<u8> = (0..weight_bytes).map(|_| byte()).collect();
+        // The highest bits of an exponent are 01: no infinity, no NaN.
+        let finite = |last: &mut u8| *last = *last & 0x9f | 0x20;
+        if let Some(kind) = blocks {
+            for block in weights.chunks_exact_mut(kind.block_bytes()) {
+                kind.half_places().iter().for_each(|place| finite(&mut block[place + 1]));
+            }
         }
-        File { format, rows, cols, weights, scales }
+        let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);
+        let scales = if blocks.is_some() { 0 } else { format.file_scales(rows, cols) };
+        let mut scales: Vec<u8> = (0..scales * scale_bytes).map(|_| byte()).collect();
+        for scale in scales.chunks_exact_mut(scale_bytes.max(1)) {
+            finite(scale.last_mut().expect("a scale has bytes"));
+        }
+        File { format, layout, rows, cols, weights, scales }
     }
 
     fn view(&self) -> FileMatrix<'_> {
-        let File { format, rows, cols, .. } = *self;
-        FileMatrix { format, rows, cols, weights: &self.weights, scales: &self.scales }
+        let File { format, layout, rows, cols, .. } = *self;
+        FileMatrix { format, layout, rows, cols, weights: &self.weights, scales: &self.scales }
     }
 
     /// The rectangle in the compute layout, in words that are aligned as arenas are.
@@ -218,14 +270,14 @@ fn check_rectangle(file: &File, rows: Range<usize>, cols: Range<usize>) {
 
 #[test]
 fn weights_of_every_format_and_tail_are_as_specified() {
-    for format in formats() {
+    for of in files() {
         for cols in (1..=67).chain([127, 128, 129, 191, 255, 256, 257, 300]) {
             let rows = [1, 3, 16, 18, 33][cols % 5];
-            let file = File::random(format, rows, cols);
+            let file = File::in_layout(of, rows, cols);
             check_rectangle(&file, 0..rows, 0..cols);
         }
         for rows in 1..=50 {
-            let file = File::random(format, rows, 40);
+            let file = File::in_layout(of, rows, 40);
             check_rectangle(&file, 0..rows, 0..40);
         }
     }
@@ -242,12 +294,16 @@ fn fp8_blocks_reach_over_rows() {
 
 #[test]
 fn any_rectangle_is_the_same_part_of_the_whole() {
-    for format in formats() {
+    for of in files() {
         let (rows, cols) = (37, 300);
-        let file = File::random(format, rows, cols);
+        let file = File::in_layout(of, rows, cols);
+        let format = of.0;
         let step = format.group().max(37);
         for (i, first) in (0..cols).step_by(step.next_multiple_of(format.group())).enumerate() {
             for end in [first, first + 1, (first + cols) / 2, cols - 1, cols] {
+                if !first.is_multiple_of(format.cut(end - first)) {
+                    continue;
+                }
                 let first_row = [0, 1, 15, 16, 17, 30][(i + end) % 6];
                 check_rectangle(&file, first_row..rows, first..end);
                 check_rectangle(&file, first_row..first_row + 1, first..end);
@@ -257,9 +313,8 @@ fn any_rectangle_is_the_same_part_of_the_whole() {
     }
 }
 
-/// Every code comes back from the compute layout, and nothing but the codes, scales and zero-meaning
-/// padding is in it.
-fn check_codes<C: BlockCode>(format: WeightFormat) {
+/// Every code comes back from the compute layout.
+fn check_codes<C: FileCode>(format: WeightFormat) {
     for (rows, cols) in [(1, 1), (16, 64), (17, 65), (35, 129), (40, 256)] {
         let file = File::random(format, rows, cols);
         let words = file.laid_out(0..rows, 0..cols);
@@ -280,6 +335,16 @@ fn check_codes<C: BlockCode>(format: WeightFormat) {
                 assert_eq!(C::file_get(&packed, c), weights.code::<C>(r, c), "{format} {r} {c}");
             }
         }
+    }
+}
+
+/// Nothing but codes, scales and padding that means zero is in the compute layout.
+fn check_padding<C: BlockCode>(of: (WeightFormat, FileLayout)) {
+    let format = of.0;
+    for (rows, cols) in [(1, 1), (16, 64), (17, 65), (35, 129), (40, 256)] {
+        let file = File::in_layout(of, rows, cols);
+        let words = file.laid_out(0..rows, 0..cols);
+        let weights = view(format, rows, cols, &words);
         let step_bytes = C::STEP_LINES * LINE_BYTES;
         let code_bytes = code_bytes::<C>(cols);
         assert_eq!(code_bytes, cols.div_ceil(C::STEP_COLUMNS) * step_bytes);
@@ -306,16 +371,34 @@ fn check_codes<C: BlockCode>(format: WeightFormat) {
 #[test]
 fn every_code_comes_back_from_the_compute_layout() {
     for format in formats() {
-        match format {
-            WeightFormat::Int8Row(_) => check_codes::<Int8>(format),
-            WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => check_codes::<Int4>(format),
-            WeightFormat::Int2Row(_) => check_codes::<Int2>(format),
-            WeightFormat::Int3Group64(_) => check_codes::<Int3>(format),
-            WeightFormat::Mxfp4 => check_codes::<E2m1>(format),
-            WeightFormat::F32
-            | WeightFormat::Bf16
-            | WeightFormat::F16
-            | WeightFormat::Fp8Block128(_) => {}
+        match (format.file_layout(), format.codes()) {
+            (FileLayout::Apart, Some(CodeKind::Int8)) => check_codes::<Int8>(format),
+            (FileLayout::Apart, Some(CodeKind::Int4)) => check_codes::<Int4>(format),
+            (FileLayout::Apart, Some(CodeKind::Int2)) => check_codes::<Int2>(format),
+            (FileLayout::Apart, Some(CodeKind::Int3)) => check_codes::<Int3>(format),
+            (FileLayout::Apart, Some(CodeKind::E2m1)) => check_codes::<E2m1>(format),
+            (FileLayout::Apart, other) => assert_eq!(other, None, "{format}"),
+            (FileLayout::Ggml, _) => {}
+        }
+    }
+}
+
+#[test]
+fn padding_means_zero() {
+    for of in files() {
+        match of.0.codes() {
+            Some(CodeKind::Int8) => check_padding::<Int8>(of),
+            Some(CodeKind::Int4) => check_padding::<Int4>(of),
+            Some(CodeKind::Int3) => check_padding::<Int3>(of),
+            Some(CodeKind::Int2) => check_padding::<Int2>(of),
+            Some(CodeKind::E2m1) => check_padding::<E2m1>(of),
+            Some(CodeKind::Uint4) => check_padding::<Uint4>(of),
+            Some(CodeKind::Iq4) => check_padding::<Iq4>(of),
+            Some(CodeKind::Int5) => check_padding::<Int5>(of),
+            Some(CodeKind::Uint5) => check_padding::<Uint5>(of),
+            Some(CodeKind::Int6) => check_padding::<Int6>(of),
+            Some(CodeKind::Uint2) => check_padding::<Uint2>(of),
+            None => {}
         }
     }
 }
@@ -323,9 +406,11 @@ fn every_code_comes_back_from_the_compute_layout() {
 /// Different files of a shape have different bytes: every code and scale has a place of its own.
 #[test]
 fn laying_out_keeps_every_bit() {
-    for format in formats() {
-        let (rows, cols) = (18, 64);
-        let mut file = File::random(format, rows, cols);
+    for of in files() {
+        let (format, layout) = of;
+        // Whole blocks, and a few rows of a block that isn't whole.
+        let (rows, cols) = if layout == FileLayout::Ggml { (3, 256) } else { (18, 64) };
+        let mut file = File::in_layout(of, rows, cols);
         let whole = file.laid_out(0..rows, 0..cols);
         for byte in 0..file.weights.len() {
             for bit in 0..8 {

@@ -9,8 +9,8 @@
 use millstream_kernels::formats::scale::SCALE_TYPES;
 use millstream_kernels::isa::ISAS;
 use millstream_kernels::{
-    ActivationLayout, FileMatrix, GroupSize, Isa, Kernels, Quantised, QuantisedRowMut, ScaleType,
-    WeightFormat, Weights,
+    ActivationLayout, FileLayout, FileMatrix, GgmlType, GroupSize, Isa, Kernels, Quantised,
+    QuantisedRowMut, ScaleType, WeightFormat, Weights,
 };
 
 /// A small generator (SplitMix64), so that a failure repeats.
@@ -115,8 +115,16 @@ impl Stored {
             Kind::Ends(byte, _) => byte,
             Kind::Ordinary | Kind::Awkward => random.bits() as u8,
         };
-        let weights = (0..format.file_bytes(rows, cols)).map(weight).collect();
+        let mut weights: Vec<u8> = (0..format.file_bytes(rows, cols)).map(weight).collect();
         let scale = format.scale_type().expect("an integer format");
+        if let (FileLayout::Ggml, Some(block)) = (format.file_layout(), GgmlType::of(format)) {
+            for bytes in weights.chunks_exact_mut(block.block_bytes()) {
+                for place in block.half_places() {
+                    let half = scale_bytes(kind, scale, 1, random);
+                    bytes[*place..place + 2].copy_from_slice(&half);
+                }
+            }
+        }
         let scales = scale_bytes(kind, scale, format.file_scales(rows, cols), random);
         Stored { format, rows, cols, weights, scales }
     }
@@ -126,7 +134,14 @@ impl Stored {
         let bytes = self.format.matrix_bytes(rows, self.cols);
         let mut words = vec![0u128; bytes.div_ceil(16)];
         let Stored { format, cols, ref weights, ref scales, .. } = *self;
-        let file = FileMatrix { format, rows: self.rows, cols, weights, scales };
+        let file = FileMatrix {
+            format,
+            layout: format.file_layout(),
+            rows: self.rows,
+            cols,
+            weights,
+            scales,
+        };
         file.lay_out(0..rows, 0..cols, &mut bytemuck::cast_slice_mut(&mut words)[..bytes]);
         words
     }
@@ -199,9 +214,12 @@ fn bodies() -> Vec<(String, Kernels)> {
 
 /// Every integer format with every type of scale.
 fn formats() -> Vec<WeightFormat> {
-    let mut formats = vec![WeightFormat::Mxfp4];
+    let blocks = |format: &WeightFormat| format.file_layout() == FileLayout::Ggml;
+    let mut formats: Vec<WeightFormat> = WeightFormat::EACH.into_iter().filter(blocks).collect();
+    formats.push(WeightFormat::Mxfp4);
     for scale in SCALE_TYPES {
         formats.extend([
+            WeightFormat::Int8Group32(scale),
             WeightFormat::Int8Row(scale),
             WeightFormat::Int4Row(scale),
             WeightFormat::Int2Row(scale),

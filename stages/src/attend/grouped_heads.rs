@@ -16,6 +16,10 @@ use crate::wave::{Row, Wave};
 use millstream_kernels::{Activations, Kernels};
 use std::ops::Range;
 
+/// Heads that share a pass at least, where a key head has so many: out of the caches, a pass over keys
+/// and values costs one head as much as four.
+const HEADS_AT_ONCE_MIN: usize = 4;
+
 /// Scratch. Of each head: turned query, the softmax, dots of one block. Of all: a head being turned.
 pub(super) fn scratch_len(gqa: &GqaSpec) -> usize {
     let of_head = gqa.head_dim + softmax::scratch_len(gqa.head_dim) + KV_BLOCK_ROWS;
@@ -56,7 +60,8 @@ impl Heads<'_> {
         };
         let of_key_head = heads / key_heads;
         let heads_at_once = (heads * rows.len() / (compute.threads() * JOBS_PER_THREAD_MIN))
-            .clamp(1, HEADS_AT_ONCE.min(of_key_head));
+            .clamp(HEADS_AT_ONCE_MIN, HEADS_AT_ONCE)
+            .min(of_key_head);
         compute.run(
             |jobs, map| {
                 let mut dealt = 0;

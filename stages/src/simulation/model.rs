@@ -204,7 +204,7 @@ fn draw_scales(
 impl Drawn {
     fn view(&self) -> FileMatrix<'_> {
         let Drawn { format, rows, cols, ref weights, ref scales } = *self;
-        FileMatrix { format, rows, cols, weights, scales }
+        FileMatrix { format, layout: format.file_layout(), rows, cols, weights, scales }
     }
 }
 
@@ -271,7 +271,8 @@ impl WeightSource for RandomModel {
             let scales;
             (scales, rest) = after.split_at(format.file_scales(rows, cols) * scale_bytes);
             let Rectangle { rows: slice_rows, cols: slice_cols } = shape.rectangle(which, slice);
-            FileMatrix { format, rows, cols, weights, scales }.lay_out(
+            let layout = format.file_layout();
+            FileMatrix { format, layout, rows, cols, weights, scales }.lay_out(
                 slice_rows,
                 slice_cols,
                 &mut out[shape.range(which)],

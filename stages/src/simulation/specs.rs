@@ -115,29 +115,11 @@ pub fn alternating_spec() -> ModelSpec {
         bias: true,
         indexer: IndexerUse::Dense,
     };
-    let gate = GateSpec {
-        score: GateScore::Softmax,
-        logit_bias: true,
-        bias: false,
-        groups: 1,
-        groups_kept: 1,
-        normalise: true,
-        scale: 1.0,
-    };
-    let clamped = MoeSpec {
-        experts: 6,
-        top_k: 2,
-        intermediate: 8,
-        shared_intermediate: 16,
-        shared_score: true,
-        activation: Activation::Clamped { alpha: 1.702, limit: 0.9 },
-        expert_bias: true,
-        gate,
-    };
+    let clamped = clamped();
     let unscored = MoeSpec {
         shared_intermediate: 8,
         shared_score: false,
-        gate: GateSpec { normalise: false, ..gate },
+        gate: GateSpec { normalise: false, ..clamped.gate },
         ..clamped.clone()
     };
     let layer = |attention, ffn| LayerSpec { attention, ffn, norm_epsilon: 1e-5 };
@@ -147,6 +129,28 @@ pub fn alternating_spec() -> ModelSpec {
         layer(AttentionSpec::Gqa(biased), FfnSpec::Moe(unscored)),
         layer(AttentionSpec::Mla(latent), FfnSpec::Dense { intermediate: 16 }),
     ])
+}
+
+fn clamped() -> MoeSpec {
+    let gate = GateSpec {
+        score: GateScore::Softmax,
+        logit_bias: true,
+        bias: false,
+        groups: 1,
+        groups_kept: 1,
+        normalise: true,
+        scale: 1.0,
+    };
+    MoeSpec {
+        experts: 6,
+        top_k: 2,
+        intermediate: 8,
+        shared_intermediate: 16,
+        shared_score: true,
+        activation: Activation::Clamped { alpha: 1.702, limit: 0.9 },
+        expert_bias: true,
+        gate,
+    }
 }
 
 /// As small, without any experts: every layer is dense, as in a Llama.

@@ -135,6 +135,8 @@ pub struct Step<R> {
     pub choices: Vec<Option<Choice<R>>>,
     /// Per layer; only layers with an indexer of their own and more keys than they keep.
     pub selections: Vec<Option<Selection>>,
+    /// Per layer: the normed state that its FFN, or its router and experts, read.
+    pub ffn_inputs: Vec<Vec<R>>,
 }
 
 /// What the attention of one layer remembers.
@@ -200,6 +202,7 @@ impl<'a, R: Real> StraightLine<'a, R> {
         let mut x = self.table(None, Part::Embedding).row(token as usize).to_vec();
         let mut choices = vec![];
         let mut selections = vec![];
+        let mut ffn_inputs = vec![];
         let mut selected: Option<Vec<u32>> = None;
         for (index, layer) in spec.layers.iter().enumerate() {
             let id = LayerId(index as u32);
@@ -217,6 +220,7 @@ impl<'a, R: Real> StraightLine<'a, R> {
             add_to(&mut x, &out);
             selections.push(selection);
             let h = self.norm(id, Part::PostNorm, &x, layer.norm_epsilon)?;
+            ffn_inputs.push(h.clone());
             let (out, choice) = self.ffn(id, layer, &h)?;
             add_to(&mut x, &out);
             choices.push(choice);
@@ -227,7 +231,7 @@ impl<'a, R: Real> StraightLine<'a, R> {
         let h = R::rms_norm(&x, norm, spec.final_norm_epsilon);
         let head = if spec.tied_head { Part::Embedding } else { Part::Head };
         self.fetch(None, head)?;
-        Ok(Step { logits: self.table(None, head).times(&h), choices, selections })
+        Ok(Step { logits: self.table(None, head).times(&h), choices, selections, ffn_inputs })
     }
 
     /// `part * x`, plus a bias.

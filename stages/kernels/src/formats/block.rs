@@ -76,12 +76,18 @@ pub trait BlockCode {
     fn get(step: &[u8], row: usize, column: usize) -> u8;
     /// Writes a code; its bits in `step` must be zero.
     fn put(step: &mut [u8], row: usize, column: usize, code: u8);
+    /// The integer that a code stands for.
+    fn value(code: u8) -> i32;
+    /// A row's dwords of whole steps, line after line, from its codes, one a byte.
+    fn pack(codes: &[u8], dwords: &mut [u8]);
+}
+
+/// Codes that lie row by row in a file, their scales apart.
+pub trait FileCode: BlockCode {
     /// The code of a column in a row of the file layout.
     fn file_get(row: &[u8], column: usize) -> u8;
     /// Writes a code into a row of the file layout; its bits must be zero.
     fn file_put(row: &mut [u8], column: usize, code: u8);
-    /// The integer that a code stands for.
-    fn value(code: u8) -> i32;
     /// The code of an integer; the inverse of [`BlockCode::value`] where there is one.
     fn code(value: i32) -> u8;
 }
@@ -99,8 +105,12 @@ pub const fn dword(row: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::formats::codes::for_codes;
+    use crate::formats::iq4_nl::Iq4;
     use crate::formats::mxfp4::E2m1;
-    use crate::formats::{int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8};
+    use crate::formats::{
+        FORMATS, WeightFormat, int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8,
+    };
 
     #[test]
     fn orders_and_their_inverses_agree() {
@@ -111,46 +121,72 @@ mod tests {
         }
     }
 
-    fn codes_return<C: BlockCode>(codes: std::ops::Range<u16>) {
+    /// Different codes beside each other, as many as `bits` allow.
+    fn code(bits: u32, row: usize, column: usize) -> u8 {
+        (row * 7 + column * 5 + column / 16) as u8 & ((1u16 << bits) - 1) as u8
+    }
+
+    /// Codes of every row come back from their step, and packing gives the same bytes.
+    fn codes_return<C: BlockCode>(bits: u32) {
         let mut step = vec![0; C::STEP_LINES * LINE_BYTES];
-        let code = |row: usize, column: usize| {
-            let all = codes.end - codes.start;
-            (codes.start + (row * 7 + column * 5) as u16 % all) as u8
-        };
         for row in 0..BLOCK_ROWS {
             for column in 0..C::STEP_COLUMNS {
-                C::put(&mut step, row, column, code(row, column));
+                C::put(&mut step, row, column, code(bits, row, column));
             }
         }
         for row in 0..BLOCK_ROWS {
-            for column in 0..C::STEP_COLUMNS {
-                assert_eq!(
-                    C::get(&step, row, column),
-                    code(row, column),
-                    "row {row} column {column}"
-                );
-            }
+            let codes: Vec<u8> = (0..C::STEP_COLUMNS).map(|c| code(bits, row, c)).collect();
+            let got: Vec<u8> = (0..C::STEP_COLUMNS).map(|c| C::get(&step, row, c)).collect();
+            assert_eq!(got, codes, "row {row}");
+            let mut packed = vec![0; 4 * C::STEP_LINES];
+            C::pack(&codes, &mut packed);
+            let lines = step.chunks(LINE_BYTES).map(|line| &line[dword(row)..dword(row) + 4]);
+            assert_eq!(packed, lines.flatten().copied().collect::<Vec<u8>>(), "row {row}");
         }
-        let mut file = [0; 64];
-        for column in 0..64 {
-            C::file_put(&mut file, column, code(0, column));
-        }
-        for column in 0..64 {
-            assert_eq!(C::file_get(&file, column), code(0, column), "column {column}");
-        }
-        assert_eq!(C::value(C::ZERO_CODE), 0);
-        for code in codes.clone() {
+        for code in 0..1u16 << bits {
             let unsigned = C::value(code as u8) + C::OFFSET;
             assert!((0..256).contains(&unsigned), "kernels multiply unsigned bytes");
         }
     }
 
     #[test]
-    fn every_code_returns_from_block_and_file() {
-        codes_return::<Int8>(0..256);
-        codes_return::<Int4>(0..16);
-        codes_return::<Int2>(0..4);
-        codes_return::<Int3>(0..8);
-        codes_return::<E2m1>(0..16);
+    fn every_code_returns_from_its_block() {
+        assert_eq!(FORMATS.len(), WeightFormat::EACH.len());
+        for format in WeightFormat::EACH {
+            if let Some(kind) = format.codes() {
+                for_codes!(kind, C => codes_return::<C>(format.info().file_bits as u32));
+            }
+        }
+    }
+
+    #[test]
+    fn padding_means_zero_where_a_code_does() {
+        for format in WeightFormat::EACH {
+            if let Some(kind) = format.codes() {
+                let zero = for_codes!(kind, C => C::value(C::ZERO_CODE));
+                let least = if kind == crate::formats::codes::CodeKind::Iq4 { 1 } else { 0 };
+                assert_eq!(zero, least, "{format}");
+            }
+        }
+        assert!((0..16).all(|code| Iq4::value(code) != 0));
+    }
+
+    fn codes_return_from_file<C: FileCode>(bits: u32) {
+        let mut file = [0; 64];
+        for column in 0..64 {
+            C::file_put(&mut file, column, code(bits, 0, column));
+        }
+        for column in 0..64 {
+            assert_eq!(C::file_get(&file, column), code(bits, 0, column), "column {column}");
+        }
+    }
+
+    #[test]
+    fn every_code_returns_from_its_file() {
+        codes_return_from_file::<Int8>(8);
+        codes_return_from_file::<Int4>(4);
+        codes_return_from_file::<Int2>(2);
+        codes_return_from_file::<Int3>(3);
+        codes_return_from_file::<E2m1>(4);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Byte b of a row holds columns 4b to 4b + 3, the lowest bits first.
 
-use super::block::{BlockCode, Order, dword};
+use super::block::{BlockCode, FileCode, Order, dword};
+use super::codes::pack_pairs_of_bits;
 use super::{ActivationKind, FormatInfo};
 
 /// The table line.
@@ -34,16 +35,23 @@ impl BlockCode for Int2 {
         Self::file_put(&mut step[dword(row)..], column, code);
     }
     #[inline(always)]
+    fn value(code: u8) -> i32 {
+        i32::from(code) - 2
+    }
+    #[inline(always)]
+    fn pack(codes: &[u8], dwords: &mut [u8]) {
+        pack_pairs_of_bits(codes, dwords);
+    }
+}
+
+impl FileCode for Int2 {
+    #[inline(always)]
     fn file_get(row: &[u8], column: usize) -> u8 {
         row[column / 4] >> (column % 4 * 2) & 3
     }
     #[inline(always)]
     fn file_put(row: &mut [u8], column: usize, code: u8) {
         row[column / 4] |= code << (column % 4 * 2);
-    }
-    #[inline(always)]
-    fn value(code: u8) -> i32 {
-        i32::from(code) - 2
     }
     #[inline(always)]
     fn code(value: i32) -> u8 {

@@ -8,7 +8,8 @@
 //! laid out as int2), then one of high bits: bit 4m + k of byte j of a row's dword belongs to column
 //! 16m + 4j + k, so that the same shift brings a quad's high bits beside its low ones.
 
-use super::block::{BlockCode, LINE_BYTES, Order, dword};
+use super::block::{BlockCode, FileCode, LINE_BYTES, Order, dword};
+use super::codes::{CODES_MAX, pack_pairs_of_bits};
 use super::{ActivationKind, FormatInfo};
 
 /// The table line.
@@ -51,6 +52,29 @@ impl BlockCode for Int3 {
         step[2 * LINE_BYTES + dword(row) + j] |= (code >> 2) << (4 * m + k);
     }
     #[inline(always)]
+    fn value(code: u8) -> i32 {
+        i32::from(code) - 4
+    }
+    #[inline(always)]
+    fn pack(codes: &[u8], dwords: &mut [u8]) {
+        // All low and all high bits at first: long loops become vectors.
+        let (mut low, mut high) = ([0; CODES_MAX / 4], [0; CODES_MAX / 4]);
+        pack_pairs_of_bits(codes, &mut low[..codes.len() / 4]);
+        for (four, high) in codes.as_chunks::<4>().0.iter().zip(&mut high) {
+            let four = u32::from_le_bytes(*four);
+            *high = (four >> 2 & 1 | four >> 9 & 2 | four >> 16 & 4 | four >> 23 & 8) as u8;
+        }
+        let planes = low.as_chunks::<8>().0.iter().zip(high.as_chunks::<8>().0);
+        for (out, (low, high)) in dwords.as_chunks_mut::<12>().0.iter_mut().zip(planes) {
+            let high = u64::from_le_bytes(*high);
+            out[..8].copy_from_slice(low);
+            out[8..].copy_from_slice(&((high | high >> 28) as u32).to_le_bytes());
+        }
+    }
+}
+
+impl FileCode for Int3 {
+    #[inline(always)]
     fn file_get(row: &[u8], column: usize) -> u8 {
         let (group, k) = (&row[column / GROUP * FILE_GROUP_BYTES..], column % GROUP);
         let low = group[k / 4] >> (k % 4 * 2) & 3;
@@ -62,10 +86,6 @@ impl BlockCode for Int3 {
         let (group, k) = (&mut row[column / GROUP * FILE_GROUP_BYTES..], column % GROUP);
         group[k / 4] |= (code & 3) << (k % 4 * 2);
         group[16 + k / 8] |= (code >> 2) << (k % 8);
-    }
-    #[inline(always)]
-    fn value(code: u8) -> i32 {
-        i32::from(code) - 4
     }
     #[inline(always)]
     fn code(value: i32) -> u8 {

@@ -1,6 +1,6 @@
 //! int8-row: signed bytes, one scale per row. Value = code * scale.
 
-use super::block::{BlockCode, Order, dword};
+use super::block::{BlockCode, FileCode, Order, dword};
 use super::{ActivationKind, FormatInfo};
 
 /// The table line.
@@ -32,16 +32,23 @@ impl BlockCode for Int8 {
         step[dword(row) + column] = code;
     }
     #[inline(always)]
+    fn value(code: u8) -> i32 {
+        i32::from(code as i8)
+    }
+    #[inline(always)]
+    fn pack(codes: &[u8], dwords: &mut [u8]) {
+        dwords.copy_from_slice(codes);
+    }
+}
+
+impl FileCode for Int8 {
+    #[inline(always)]
     fn file_get(row: &[u8], column: usize) -> u8 {
         row[column]
     }
     #[inline(always)]
     fn file_put(row: &mut [u8], column: usize, code: u8) {
         row[column] = code;
-    }
-    #[inline(always)]
-    fn value(code: u8) -> i32 {
-        i32::from(code as i8)
     }
     #[inline(always)]
     fn code(value: i32) -> u8 {

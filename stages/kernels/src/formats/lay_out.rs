@@ -1,28 +1,79 @@
-//! From the file layout to the compute layout, for any rectangle of a matrix.
+//! From the file layouts to the compute layout, for any rectangle of a matrix.
 //!
 //! Checkpoint readers hand in a [`FileMatrix`] (borrowed bytes, as the file has them) and a
 //! rectangle; the arena's or the pack's bytes come out. Codes and scales keep their values to the
 //! bit: nothing is rounded here. A column cut must be at a multiple of the format's group.
 
-use super::block::{self, BLOCK_ROWS, BlockCode, LINE_BYTES, dword};
+use super::block::{self, BLOCK_ROWS, FileCode, LINE_BYTES, dword};
+use super::ggml::{GgmlType, lay_out::lay_out};
 use super::{
     ScaleType, WeightFormat, fp8, int2_row::Int2, int3_group::Int3, int4_group::Int4,
     int8_row::Int8, mxfp4::E2m1,
 };
+use super::{
+    int4_group, int8_group, iq4_nl, iq4_xs, mxfp4, q2_k, q3_k, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k,
+};
 use std::ops::Range;
 
-/// A matrix in the file layout.
+/// Where a file has the scales of a matrix.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FileLayout {
+    /// Codes row by row, scales in a run of their own (colibri containers, Hugging Face snapshots).
+    Apart,
+    /// In ggml's blocks, beside the codes (GGUF files). Floats lie row by row in either.
+    Ggml,
+}
+
+impl FileLayout {
+    /// Bytes of the weights of a `rows` x `cols` matrix; `None` if this layout doesn't hold the format,
+    /// or no such row.
+    pub const fn weight_bytes(
+        self,
+        format: WeightFormat,
+        rows: usize,
+        cols: usize,
+    ) -> Option<usize> {
+        match (self, format.file_layout(), GgmlType::of(format)) {
+            (FileLayout::Apart, FileLayout::Apart, _) => Some(format.file_bytes(rows, cols)),
+            (FileLayout::Ggml, _, Some(kind)) => match kind.row_bytes(cols) {
+                Some(row) => row.checked_mul(rows),
+                None => None,
+            },
+            (FileLayout::Apart, FileLayout::Ggml, _) | (FileLayout::Ggml, _, None) => None,
+        }
+    }
+
+    /// Bytes of the scales that lie apart; `None` as with [`FileLayout::weight_bytes`].
+    pub const fn scale_bytes(
+        self,
+        format: WeightFormat,
+        rows: usize,
+        cols: usize,
+    ) -> Option<usize> {
+        match (self, self.weight_bytes(format, rows, cols), format.scale_type()) {
+            (_, None, _) => None,
+            (FileLayout::Apart, Some(_), Some(scale)) => {
+                Some(format.file_scales(rows, cols) * scale.bytes())
+            }
+            (_, Some(_), _) => Some(0),
+        }
+    }
+}
+
+/// A matrix in a file layout.
 #[derive(Clone, Copy, Debug)]
 pub struct FileMatrix<'a> {
     /// Codes and scale type.
     pub format: WeightFormat,
+    /// Where the scales are.
+    pub layout: FileLayout,
     /// Rows.
     pub rows: usize,
     /// Columns.
     pub cols: usize,
-    /// Codes or floats, [`WeightFormat::file_bytes`] of them.
+    /// Codes, floats or blocks: [`FileLayout::weight_bytes`]. In blocks a row's last block is whole.
     pub weights: &'a [u8],
-    /// Scales, row-major, [`WeightFormat::file_scales`] of them; empty for floats.
+    /// Scales, row-major: [`FileLayout::scale_bytes`]; empty for floats and blocks.
     pub scales: &'a [u8],
 }
 
@@ -30,36 +81,90 @@ impl FileMatrix<'_> {
     /// Writes the rectangle into `out`, in the compute layout of a matrix of its own.
     ///
     /// # Panics
-    /// When a length doesn't fit the shape, the rectangle isn't inside, or its columns don't start
-    /// at a multiple of the format's group: checkpoint readers and [`WeightFormat::group`] see to
-    /// all of these.
+    /// When a length doesn't fit the shape, the rectangle isn't inside, its columns don't start at a
+    /// multiple of the format's [`WeightFormat::cut`], or the layout doesn't hold the format:
+    /// checkpoint readers see to all of these.
     pub fn lay_out(&self, rows: Range<usize>, cols: Range<usize>, out: &mut [u8]) {
         let FileMatrix { format, .. } = *self;
-        let scale_bytes = format.scale_type().map_or(0, ScaleType::bytes);
-        assert_eq!(
-            self.weights.len(),
-            format.file_bytes(self.rows, self.cols),
-            "{format}: weights"
-        );
-        let scales = format.file_scales(self.rows, self.cols) * scale_bytes;
-        assert_eq!(self.scales.len(), scales, "{format}: scales");
         assert!(rows.end <= self.rows && cols.end <= self.cols, "{format}: rectangle");
-        assert!(cols.start.is_multiple_of(format.group()), "{format}: columns cut within a group");
+        let cut = format.cut(cols.len());
+        assert!(cols.start.is_multiple_of(cut), "{format}: columns cut within a group");
         assert_eq!(out.len(), format.matrix_bytes(rows.len(), cols.len()), "{format}: output");
+        let blocks = match (self.layout, GgmlType::of(format)) {
+            (FileLayout::Apart, _) => None,
+            (FileLayout::Ggml, kind) => Some(kind.expect("a format that ggml has")),
+        };
+        let row_bytes = blocks.map_or(0, |kind| kind.whole_row_bytes(self.cols));
+        let weight_bytes = match self.layout {
+            FileLayout::Apart => format.file_bytes(self.rows, self.cols),
+            FileLayout::Ggml => self.rows * row_bytes,
+        };
+        assert_eq!(self.weights.len(), weight_bytes, "{format}: weights");
+        let scales = match (self.layout, format.scale_type()) {
+            (FileLayout::Apart, Some(scale)) => {
+                format.file_scales(self.rows, self.cols) * scale.bytes()
+            }
+            (FileLayout::Apart, None) | (FileLayout::Ggml, _) => 0,
+        };
+        assert_eq!(self.scales.len(), scales, "{format}: scales");
         if out.is_empty() {
             return;
         }
-        match format {
+        match self.layout {
+            FileLayout::Apart => self.lay_out_apart(rows, cols, out),
+            FileLayout::Ggml => self.lay_out_blocks(rows, cols, out),
+        }
+    }
+
+    fn lay_out_apart(&self, rows: Range<usize>, cols: Range<usize>, out: &mut [u8]) {
+        match self.format {
             WeightFormat::F32 => self.float_rows(4, rows, cols, out),
             WeightFormat::Bf16 | WeightFormat::F16 => self.float_rows(2, rows, cols, out),
             WeightFormat::Fp8Block128(scale) => self.fp8_rows(scale, rows, cols, out),
-            WeightFormat::Int8Row(_) => self.blocks::<Int8>(rows, cols, out),
+            WeightFormat::Int8Row(_) | WeightFormat::Int8Group32(_) => {
+                self.blocks::<Int8>(rows, cols, out);
+            }
             WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => {
                 self.blocks::<Int4>(rows, cols, out);
             }
             WeightFormat::Int2Row(_) => self.blocks::<Int2>(rows, cols, out),
             WeightFormat::Int3Group64(_) => self.blocks::<Int3>(rows, cols, out),
             WeightFormat::Mxfp4 => self.blocks::<E2m1>(rows, cols, out),
+            WeightFormat::Q4_1
+            | WeightFormat::Q5_0
+            | WeightFormat::Q5_1
+            | WeightFormat::Q2K
+            | WeightFormat::Q3K
+            | WeightFormat::Q4K
+            | WeightFormat::Q5K
+            | WeightFormat::Q6K
+            | WeightFormat::Iq4Nl
+            | WeightFormat::Iq4Xs => panic!("{}: its scales never lie apart", self.format),
+        }
+    }
+
+    fn lay_out_blocks(&self, rows: Range<usize>, cols: Range<usize>, out: &mut [u8]) {
+        match self.format {
+            WeightFormat::F32 => self.float_rows(4, rows, cols, out),
+            WeightFormat::Bf16 | WeightFormat::F16 => self.float_rows(2, rows, cols, out),
+            WeightFormat::Int4Group(..) => lay_out::<int4_group::Block>(self, rows, cols, out),
+            WeightFormat::Int8Group32(_) => lay_out::<int8_group::Block>(self, rows, cols, out),
+            WeightFormat::Mxfp4 => lay_out::<mxfp4::Block>(self, rows, cols, out),
+            WeightFormat::Q4_1 => lay_out::<q4_1::Block>(self, rows, cols, out),
+            WeightFormat::Q5_0 => lay_out::<q5_0::Block>(self, rows, cols, out),
+            WeightFormat::Q5_1 => lay_out::<q5_1::Block>(self, rows, cols, out),
+            WeightFormat::Q2K => lay_out::<q2_k::Block>(self, rows, cols, out),
+            WeightFormat::Q3K => lay_out::<q3_k::Block>(self, rows, cols, out),
+            WeightFormat::Q4K => lay_out::<q4_k::Block>(self, rows, cols, out),
+            WeightFormat::Q5K => lay_out::<q5_k::Block>(self, rows, cols, out),
+            WeightFormat::Q6K => lay_out::<q6_k::Block>(self, rows, cols, out),
+            WeightFormat::Iq4Nl => lay_out::<iq4_nl::Block>(self, rows, cols, out),
+            WeightFormat::Iq4Xs => lay_out::<iq4_xs::Block>(self, rows, cols, out),
+            WeightFormat::Fp8Block128(_)
+            | WeightFormat::Int8Row(_)
+            | WeightFormat::Int4Row(_)
+            | WeightFormat::Int2Row(_)
+            | WeightFormat::Int3Group64(_) => panic!("{}: ggml has no such blocks", self.format),
         }
     }
 
@@ -83,7 +188,7 @@ impl FileMatrix<'_> {
         }
     }
 
-    fn blocks<C: BlockCode>(&self, rows: Range<usize>, cols: Range<usize>, out: &mut [u8]) {
+    fn blocks<C: FileCode>(&self, rows: Range<usize>, cols: Range<usize>, out: &mut [u8]) {
         let block_bytes = self.format.block_bytes(cols.len());
         let scale_bytes = self.format.block_scale_bytes(cols.len());
         for (first, out) in rows.clone().step_by(BLOCK_ROWS).zip(out.chunks_exact_mut(block_bytes))
@@ -110,7 +215,7 @@ impl FileMatrix<'_> {
         }
     }
 
-    fn block_codes<C: BlockCode>(&self, rows: Range<usize>, cols: &Range<usize>, out: &mut [u8]) {
+    fn block_codes<C: FileCode>(&self, rows: Range<usize>, cols: &Range<usize>, out: &mut [u8]) {
         let row_bytes = self.format.file_bytes(1, self.cols);
         out.fill(0);
         for r in 0..BLOCK_ROWS {

@@ -1,33 +1,52 @@
 //! The weight formats: one file each, one table of them all.
 //!
-//! A [`WeightFormat`] names codes and scales. Matrices come in two layouts. In the *file layout*
-//! rows lie one after the other and scales lie apart (colibri containers, Hugging Face snapshots).
-//! In the *compute layout*, which arenas and packs hold and kernels read, a matrix of codes lies
-//! in blocks of [`BLOCK_ROWS`] rows, each one run of bytes: the block's scales, then lines of 64
-//! bytes in which every row owns four ([`block`]). Floats stay row by row; an fp8 row carries its
-//! scales in front ([`fp8`]).
+//! A [`WeightFormat`] names codes and scales. A matrix comes in one of two *file layouts*
+//! ([`FileLayout`]): rows one after the other with scales apart (colibri containers, Hugging Face
+//! snapshots), or ggml's blocks, which hold their scales (GGUF files, [`ggml`]). In the *compute
+//! layout*, which arenas and packs hold and kernels read, a matrix of codes lies in blocks of
+//! [`BLOCK_ROWS`] rows, each one run of bytes: the block's scales ([`head`]), then lines of 64 bytes in
+//! which every row owns four ([`block`]). Floats stay row by row; an fp8 row carries its scales in front
+//! ([`fp8`]).
 //!
 //! To add a format: a file with its [`FormatInfo`], a variant, a line in [`FORMATS`], and what the
 //! compiler then asks for; every match here and in the kernels is exhaustive.
 
 pub mod bf16;
 pub mod block;
+pub mod codes;
 pub mod f16;
 pub mod f32;
+pub mod five;
 pub mod fp8;
+pub mod ggml;
+pub mod head;
 pub mod int2_row;
 pub mod int3_group;
 pub mod int4_group;
 pub mod int4_row;
+pub mod int8_group;
 pub mod int8_row;
+pub mod iq4_nl;
+pub mod iq4_xs;
 pub mod lay_out;
 pub mod mxfp4;
 pub mod name;
+pub mod q2_k;
+pub mod q3_k;
+pub mod q4_1;
+pub mod q4_k;
+pub mod q5_0;
+pub mod q5_1;
+pub mod q5_k;
+pub mod q6_k;
 pub mod round;
 pub mod scale;
 
-pub use block::{BLOCK_ROWS, BlockCode, Order};
-pub use lay_out::FileMatrix;
+pub use block::{BLOCK_ROWS, BlockCode, FileCode, Order};
+use codes::{CodeKind, for_codes};
+pub use ggml::GgmlType;
+pub use head::{Head, HeadKind};
+pub use lay_out::{FileLayout, FileMatrix};
 pub use name::UnknownFormat;
 pub use round::{CannotRound, can_round, round_rows};
 pub use scale::ScaleType;
@@ -55,6 +74,28 @@ pub enum WeightFormat {
     Int3Group64(ScaleType),
     /// OCP MXFP4: E2M1 nibbles, one power of two per 32 columns of a row.
     Mxfp4,
+    /// Signed bytes, one scale per 32 columns of a row.
+    Int8Group32(ScaleType),
+    /// ggml: nibbles, a scale and a minimum per 32 columns.
+    Q4_1,
+    /// ggml: five bits, a scale per 32 columns.
+    Q5_0,
+    /// ggml: five bits, a scale and a minimum per 32 columns.
+    Q5_1,
+    /// ggml: two bits, nested scales and minima.
+    Q2K,
+    /// ggml: three bits, nested scales.
+    Q3K,
+    /// ggml: nibbles, nested scales and minima.
+    Q4K,
+    /// ggml: five bits, nested scales and minima.
+    Q5K,
+    /// ggml: six bits, nested scales.
+    Q6K,
+    /// ggml: nibbles that name one of 16 values, a scale per 32 columns.
+    Iq4Nl,
+    /// ggml: the same values, nested scales.
+    Iq4Xs,
 }
 
 /// Columns that share a scale: a multiple of 16 from 32 to 256.
@@ -90,6 +131,8 @@ pub enum Scales {
     Group(usize),
     /// 128 rows by 128 columns.
     Block128,
+    /// So many columns of a row, relative to the scale of the 256 columns that they are in.
+    Nested(usize),
 }
 
 /// What activations the kernels of a format take.
@@ -128,11 +171,22 @@ pub const FORMATS: &[FormatInfo] = &[
     int2_row::INFO,
     int3_group::INFO,
     mxfp4::INFO,
+    int8_group::INFO,
+    q4_1::INFO,
+    q5_0::INFO,
+    q5_1::INFO,
+    q2_k::INFO,
+    q3_k::INFO,
+    q4_k::INFO,
+    q5_k::INFO,
+    q6_k::INFO,
+    iq4_nl::INFO,
+    iq4_xs::INFO,
 ];
 
 impl WeightFormat {
     /// One format of every line of [`FORMATS`], with the scales that files usually have.
-    pub const EACH: [WeightFormat; 10] = [
+    pub const EACH: [WeightFormat; 21] = [
         WeightFormat::F32,
         WeightFormat::Bf16,
         WeightFormat::F16,
@@ -143,6 +197,17 @@ impl WeightFormat {
         WeightFormat::Int2Row(ScaleType::F32),
         WeightFormat::Int3Group64(ScaleType::F32),
         WeightFormat::Mxfp4,
+        WeightFormat::Int8Group32(ScaleType::F16),
+        WeightFormat::Q4_1,
+        WeightFormat::Q5_0,
+        WeightFormat::Q5_1,
+        WeightFormat::Q2K,
+        WeightFormat::Q3K,
+        WeightFormat::Q4K,
+        WeightFormat::Q5K,
+        WeightFormat::Q6K,
+        WeightFormat::Iq4Nl,
+        WeightFormat::Iq4Xs,
     ];
 
     /// The format's line.
@@ -158,6 +223,17 @@ impl WeightFormat {
             WeightFormat::Int2Row(_) => &int2_row::INFO,
             WeightFormat::Int3Group64(_) => &int3_group::INFO,
             WeightFormat::Mxfp4 => &mxfp4::INFO,
+            WeightFormat::Int8Group32(_) => &int8_group::INFO,
+            WeightFormat::Q4_1 => &q4_1::INFO,
+            WeightFormat::Q5_0 => &q5_0::INFO,
+            WeightFormat::Q5_1 => &q5_1::INFO,
+            WeightFormat::Q2K => &q2_k::INFO,
+            WeightFormat::Q3K => &q3_k::INFO,
+            WeightFormat::Q4K => &q4_k::INFO,
+            WeightFormat::Q5K => &q5_k::INFO,
+            WeightFormat::Q6K => &q6_k::INFO,
+            WeightFormat::Iq4Nl => &iq4_nl::INFO,
+            WeightFormat::Iq4Xs => &iq4_xs::INFO,
         }
     }
 
@@ -172,6 +248,16 @@ impl WeightFormat {
             WeightFormat::Int4Group(group, _) => Scales::Group(group.columns()),
             WeightFormat::Int3Group64(_) => Scales::Group(int3_group::GROUP),
             WeightFormat::Mxfp4 => Scales::Group(mxfp4::GROUP),
+            WeightFormat::Int8Group32(_) => Scales::Group(int8_group::GROUP),
+            WeightFormat::Q4_1 | WeightFormat::Q5_0 | WeightFormat::Q5_1 | WeightFormat::Iq4Nl => {
+                Scales::Group(ggml::GROUP)
+            }
+            WeightFormat::Q2K | WeightFormat::Q3K | WeightFormat::Q6K => {
+                Scales::Nested(ggml::SHORT_PART)
+            }
+            WeightFormat::Q4K | WeightFormat::Q5K | WeightFormat::Iq4Xs => {
+                Scales::Nested(ggml::PART)
+            }
         }
     }
 
@@ -184,18 +270,39 @@ impl WeightFormat {
             | WeightFormat::Int4Row(scale)
             | WeightFormat::Int4Group(_, scale)
             | WeightFormat::Int2Row(scale)
-            | WeightFormat::Int3Group64(scale) => Some(scale),
+            | WeightFormat::Int3Group64(scale)
+            | WeightFormat::Int8Group32(scale) => Some(scale),
             WeightFormat::Mxfp4 => Some(ScaleType::Ue8m0),
+            WeightFormat::Q4_1
+            | WeightFormat::Q5_0
+            | WeightFormat::Q5_1
+            | WeightFormat::Q2K
+            | WeightFormat::Q3K
+            | WeightFormat::Q4K
+            | WeightFormat::Q5K
+            | WeightFormat::Q6K
+            | WeightFormat::Iq4Nl
+            | WeightFormat::Iq4Xs => Some(ScaleType::F16),
         }
     }
 
     /// Columns that share a scale: a matrix may be cut along its columns only at multiples of it.
-    /// 1 where a row has one scale or none.
+    /// 1 where a row has one scale or none. Nested formats ask more of a cut ([`Self::cut`]).
     pub const fn group(self) -> usize {
         match self.scales() {
             Scales::None | Scales::Row => 1,
             Scales::Group(columns) => columns,
             Scales::Block128 => fp8::BLOCK,
+            Scales::Nested(_) => head::NESTED_CUT,
+        }
+    }
+
+    /// Columns at whose multiples a cut of `width` columns may start: [`WeightFormat::group`], and for
+    /// nested formats what divides both the width and 256, which equal cuts of a row always meet.
+    pub const fn cut(self, width: usize) -> usize {
+        match self.scales() {
+            Scales::Nested(_) => head::nested_group(width),
+            _ => self.group(),
         }
     }
 
@@ -205,10 +312,10 @@ impl WeightFormat {
     }
 
     /// Columns of a group of int8 activations, counted from the start of the row (of the slice,
-    /// where columns are cut): 32 for formats in groups of 32, else 64.
+    /// where columns are cut): 32 for formats in groups of 32 and nested ones, else 64.
     pub const fn activation_group(self) -> usize {
         match self.scales() {
-            Scales::Group(32) => 32,
+            Scales::Group(32) | Scales::Nested(_) => 32,
             _ => 64,
         }
     }
@@ -223,61 +330,91 @@ impl WeightFormat {
             Scales::Group(columns) if columns.is_multiple_of(32) => 32,
             Scales::Group(_) => 16,
             Scales::None | Scales::Row | Scales::Block128 => group,
+            Scales::Nested(part) => part,
         }
     }
 
-    /// Scales of one row of `cols` columns; in the file layout of fp8, of 128 rows.
+    /// Scales of one row of `cols` columns; in the file layout of fp8, of 128 rows. Of nested formats,
+    /// those that the parts' scales are relative to, in the compute layout.
     pub const fn scales_per_row(self, cols: usize) -> usize {
         match self.scales() {
             Scales::None => 0,
             Scales::Row => 1,
             Scales::Group(columns) => cols.div_ceil(columns),
             Scales::Block128 => cols.div_ceil(fp8::BLOCK),
+            Scales::Nested(_) => cols.div_ceil(head::nested_group(cols)),
+        }
+    }
+
+    /// The codes; `None` for floats, fp8 among them.
+    pub const fn codes(self) -> Option<CodeKind> {
+        match self {
+            WeightFormat::F32
+            | WeightFormat::Bf16
+            | WeightFormat::F16
+            | WeightFormat::Fp8Block128(_) => None,
+            WeightFormat::Int8Row(_) | WeightFormat::Int8Group32(_) => Some(CodeKind::Int8),
+            WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => Some(CodeKind::Int4),
+            WeightFormat::Int2Row(_) => Some(CodeKind::Int2),
+            WeightFormat::Int3Group64(_) | WeightFormat::Q3K => Some(CodeKind::Int3),
+            WeightFormat::Mxfp4 => Some(CodeKind::E2m1),
+            WeightFormat::Q4_1 | WeightFormat::Q4K => Some(CodeKind::Uint4),
+            WeightFormat::Q5_0 => Some(CodeKind::Int5),
+            WeightFormat::Q5_1 | WeightFormat::Q5K => Some(CodeKind::Uint5),
+            WeightFormat::Q2K => Some(CodeKind::Uint2),
+            WeightFormat::Q6K => Some(CodeKind::Int6),
+            WeightFormat::Iq4Nl | WeightFormat::Iq4Xs => Some(CodeKind::Iq4),
+        }
+    }
+
+    /// What heads of blocks hold; `None` for formats without blocks.
+    pub const fn head(self) -> Option<HeadKind> {
+        match self {
+            WeightFormat::F32
+            | WeightFormat::Bf16
+            | WeightFormat::F16
+            | WeightFormat::Fp8Block128(_) => None,
+            WeightFormat::Int8Row(scale)
+            | WeightFormat::Int4Row(scale)
+            | WeightFormat::Int4Group(_, scale)
+            | WeightFormat::Int2Row(scale)
+            | WeightFormat::Int3Group64(scale)
+            | WeightFormat::Int8Group32(scale) => Some(HeadKind::Scales(scale)),
+            WeightFormat::Mxfp4 => Some(HeadKind::Scales(ScaleType::Ue8m0)),
+            WeightFormat::Q5_0 | WeightFormat::Iq4Nl => Some(HeadKind::Scales(ScaleType::F16)),
+            WeightFormat::Q4_1 | WeightFormat::Q5_1 => Some(HeadKind::Minima),
+            WeightFormat::Q3K | WeightFormat::Q6K | WeightFormat::Iq4Xs => Some(HeadKind::Nested),
+            WeightFormat::Q4K | WeightFormat::Q5K => Some(HeadKind::NestedMinima),
+            WeightFormat::Q2K => Some(HeadKind::NestedNibbles),
         }
     }
 
     /// Rows of a block in the compute layout: row views start at multiples of it.
     pub const fn row_block(self) -> usize {
-        match self {
-            WeightFormat::F32
-            | WeightFormat::Bf16
-            | WeightFormat::F16
-            | WeightFormat::Fp8Block128(_) => 1,
-            WeightFormat::Int8Row(_)
-            | WeightFormat::Int4Row(_)
-            | WeightFormat::Int4Group(..)
-            | WeightFormat::Int2Row(_)
-            | WeightFormat::Int3Group64(_)
-            | WeightFormat::Mxfp4 => BLOCK_ROWS,
+        match self.codes() {
+            None => 1,
+            Some(_) => BLOCK_ROWS,
         }
     }
 
     /// Bytes of one row block (see [`WeightFormat::row_block`]) in the compute layout.
     pub const fn block_bytes(self, cols: usize) -> usize {
+        if let Some(kind) = self.codes() {
+            let lines = for_codes!(kind, C => block::code_bytes::<C>(cols));
+            return self.block_scale_bytes(cols) + lines;
+        }
         match self {
             WeightFormat::F32 => 4 * cols,
-            WeightFormat::Bf16 | WeightFormat::F16 => 2 * cols,
             WeightFormat::Fp8Block128(scale) => fp8::row_bytes(scale, cols),
-            WeightFormat::Int8Row(_) => self.blocks_of::<int8_row::Int8>(cols),
-            WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => {
-                self.blocks_of::<int4_group::Int4>(cols)
-            }
-            WeightFormat::Int2Row(_) => self.blocks_of::<int2_row::Int2>(cols),
-            WeightFormat::Int3Group64(_) => self.blocks_of::<int3_group::Int3>(cols),
-            WeightFormat::Mxfp4 => self.blocks_of::<mxfp4::E2m1>(cols),
+            _ => 2 * cols,
         }
     }
 
-    const fn blocks_of<C: BlockCode>(self, cols: usize) -> usize {
-        self.block_scale_bytes(cols) + block::code_bytes::<C>(cols)
-    }
-
-    /// Bytes of the scales at the head of a block; 0 for formats without blocks.
+    /// Bytes of the head of a block, its scales and minima; 0 for formats without blocks.
     pub const fn block_scale_bytes(self, cols: usize) -> usize {
-        match (self.row_block(), self.scale_type()) {
-            (BLOCK_ROWS, Some(scale)) => (self.scales_per_row(cols) * BLOCK_ROWS * scale.bytes())
-                .next_multiple_of(block::LINE_BYTES),
-            _ => 0,
+        match Head::of(self, cols) {
+            Some(head) => head.bytes(),
+            None => 0,
         }
     }
 
@@ -286,19 +423,51 @@ impl WeightFormat {
         rows.div_ceil(self.row_block()) * self.block_bytes(cols)
     }
 
-    /// Bytes of the codes (or floats) of a `rows` x `cols` matrix in the file layout.
-    pub const fn file_bytes(self, rows: usize, cols: usize) -> usize {
+    /// The layout that files of this format usually have: ggml's for formats that only ggml has.
+    pub const fn file_layout(self) -> FileLayout {
         match self {
-            WeightFormat::Int3Group64(_) => rows * cols.div_ceil(64) * 24,
+            WeightFormat::F32
+            | WeightFormat::Bf16
+            | WeightFormat::F16
+            | WeightFormat::Fp8Block128(_)
+            | WeightFormat::Int8Row(_)
+            | WeightFormat::Int4Row(_)
+            | WeightFormat::Int4Group(..)
+            | WeightFormat::Int2Row(_)
+            | WeightFormat::Int3Group64(_)
+            | WeightFormat::Mxfp4
+            | WeightFormat::Int8Group32(_) => FileLayout::Apart,
+            WeightFormat::Q4_1
+            | WeightFormat::Q5_0
+            | WeightFormat::Q5_1
+            | WeightFormat::Q2K
+            | WeightFormat::Q3K
+            | WeightFormat::Q4K
+            | WeightFormat::Q5K
+            | WeightFormat::Q6K
+            | WeightFormat::Iq4Nl
+            | WeightFormat::Iq4Xs => FileLayout::Ggml,
+        }
+    }
+
+    /// Bytes of the weights of a `rows` x `cols` matrix in [`WeightFormat::file_layout`]: codes,
+    /// floats, or blocks with all that is in them.
+    pub const fn file_bytes(self, rows: usize, cols: usize) -> usize {
+        match (GgmlType::of(self), self.file_layout()) {
+            (Some(kind), FileLayout::Ggml) => rows * kind.whole_row_bytes(cols),
+            _ if matches!(self, WeightFormat::Int3Group64(_)) => rows * cols.div_ceil(64) * 24,
             _ => rows * (cols * self.info().file_bits).div_ceil(8),
         }
     }
 
-    /// Number of scales of a `rows` x `cols` matrix in the file layout.
+    /// Number of scales of a `rows` x `cols` matrix that lie apart in [`WeightFormat::file_layout`].
     pub const fn file_scales(self, rows: usize, cols: usize) -> usize {
-        match self.scales() {
-            Scales::Block128 => rows.div_ceil(fp8::BLOCK) * self.scales_per_row(cols),
-            _ => rows * self.scales_per_row(cols),
+        match (self.file_layout(), self.scales()) {
+            (FileLayout::Ggml, _) => 0,
+            (FileLayout::Apart, Scales::Block128) => {
+                rows.div_ceil(fp8::BLOCK) * self.scales_per_row(cols)
+            }
+            (FileLayout::Apart, _) => rows * self.scales_per_row(cols),
         }
     }
 }

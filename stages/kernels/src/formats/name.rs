@@ -1,9 +1,9 @@
 //! Format names: how options, manifests and reports write a format, and back.
 //!
-//! `int4-g64` has f32 scales; another scale type follows a colon, `int4-g64:f16`. Mxfp4 has no
-//! choice of scales and fp8's usual one is f32.
+//! `int4-g64` has f32 scales; another scale type follows a colon, `int4-g64:f16`. Mxfp4 and the
+//! formats that only ggml has have no choice of scales; fp8's usual one is f32.
 
-use super::{FORMATS, GroupSize, ScaleType, WeightFormat, scale::SCALE_TYPES};
+use super::{FORMATS, FileLayout, GroupSize, ScaleType, WeightFormat, scale::SCALE_TYPES};
 use std::fmt;
 use std::str::FromStr;
 
@@ -14,11 +14,18 @@ impl fmt::Display for WeightFormat {
             _ => f.write_str(self.info().name)?,
         }
         match self.scale_type() {
-            Some(scale) if scale != ScaleType::F32 && *self != WeightFormat::Mxfp4 => {
+            Some(scale) if scale != ScaleType::F32 && !self.has_fixed_scales() => {
                 write!(f, ":{}", scale.name())
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl WeightFormat {
+    /// True if there is no choice of scales, so that a name says nothing of them.
+    const fn has_fixed_scales(self) -> bool {
+        matches!(self, WeightFormat::Mxfp4) || matches!(self.file_layout(), FileLayout::Ggml)
     }
 }
 
@@ -60,6 +67,17 @@ impl FromStr for WeightFormat {
             "int2-row" => WeightFormat::Int2Row(scale),
             "int3-g64" => WeightFormat::Int3Group64(scale),
             "mxfp4" => WeightFormat::Mxfp4,
+            "int8-g32" => WeightFormat::Int8Group32(scale),
+            "q4_1" => WeightFormat::Q4_1,
+            "q5_0" => WeightFormat::Q5_0,
+            "q5_1" => WeightFormat::Q5_1,
+            "q2_k" => WeightFormat::Q2K,
+            "q3_k" => WeightFormat::Q3K,
+            "q4_k" => WeightFormat::Q4K,
+            "q5_k" => WeightFormat::Q5K,
+            "q6_k" => WeightFormat::Q6K,
+            "iq4_nl" => WeightFormat::Iq4Nl,
+            "iq4_xs" => WeightFormat::Iq4Xs,
             _ => {
                 let columns = base.strip_prefix("int4-g").and_then(|n| n.parse().ok());
                 let group = columns.and_then(GroupSize::new).ok_or_else(unknown)?;
@@ -84,16 +102,24 @@ mod tests {
         for format in WeightFormat::EACH {
             assert_eq!(format.to_string().parse(), Ok(format));
         }
-        for name in ["int4-g32:f16", "int4-g256", "int8-row:f16", "fp8-e4m3-b128:ue8m0"] {
+        for name in ["int4-g32:f16", "int4-g256", "int8-row:f16", "fp8-e4m3-b128:ue8m0", "int8-g32"]
+        {
             assert_eq!(name.parse::<WeightFormat>().map(|f| f.to_string()), Ok(name.to_owned()));
         }
     }
 
     #[test]
     fn nonsense_is_refused_with_the_known_names() {
-        for name in
-            ["int4", "int4-g", "int4-g16", "int4-g064", "f32:f16", "int8-row:f8", "mxfp4:f16"]
-        {
+        for name in [
+            "int4",
+            "int4-g",
+            "int4-g16",
+            "int4-g064",
+            "f32:f16",
+            "int8-row:f8",
+            "mxfp4:f16",
+            "q4_k:f16",
+        ] {
             let error = name.parse::<WeightFormat>().expect_err(name).to_string();
             assert!(error.contains(name) && error.contains("int3-g64"), "{error}");
         }

@@ -8,7 +8,7 @@
 //! on nothing but the values: no threads, no instruction set.
 
 use super::bf16::f32_to_bf16;
-use super::block::BlockCode;
+use super::block::FileCode;
 use super::f16::f32_to_f16;
 use super::{
     ScaleType, Scales, WeightFormat, int2_row::Int2, int3_group::Int3, int4_group::Int4,
@@ -38,7 +38,19 @@ pub const fn can_round(format: WeightFormat) -> bool {
         | WeightFormat::Int4Row(scale)
         | WeightFormat::Int4Group(_, scale)
         | WeightFormat::Int2Row(scale)
-        | WeightFormat::Int3Group64(scale) => !matches!(scale, ScaleType::Ue8m0),
+        | WeightFormat::Int3Group64(scale)
+        | WeightFormat::Int8Group32(scale) => !matches!(scale, ScaleType::Ue8m0),
+        // ggml's own tools make these; here they only come as they are.
+        WeightFormat::Q4_1
+        | WeightFormat::Q5_0
+        | WeightFormat::Q5_1
+        | WeightFormat::Q2K
+        | WeightFormat::Q3K
+        | WeightFormat::Q4K
+        | WeightFormat::Q5K
+        | WeightFormat::Q6K
+        | WeightFormat::Iq4Nl
+        | WeightFormat::Iq4Xs => false,
     }
 }
 
@@ -77,7 +89,9 @@ pub fn round_rows(
         }
         WeightFormat::Bf16 => halves(values, weights, f32_to_bf16, 0x7f80),
         WeightFormat::F16 => halves(values, weights, f32_to_f16, 0x7c00),
-        WeightFormat::Int8Row(_) => code_rows::<Int8>(values, cols, format, weights, scales),
+        WeightFormat::Int8Row(_) | WeightFormat::Int8Group32(_) => {
+            code_rows::<Int8>(values, cols, format, weights, scales)
+        }
         WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => {
             code_rows::<Int4>(values, cols, format, weights, scales)
         }
@@ -87,7 +101,17 @@ pub fn round_rows(
             mxfp4_rows(values, cols, weights, scales);
             Ok(())
         }
-        WeightFormat::Fp8Block128(_) => unreachable!("refused above"),
+        WeightFormat::Fp8Block128(_)
+        | WeightFormat::Q4_1
+        | WeightFormat::Q5_0
+        | WeightFormat::Q5_1
+        | WeightFormat::Q2K
+        | WeightFormat::Q3K
+        | WeightFormat::Q4K
+        | WeightFormat::Q5K
+        | WeightFormat::Q6K
+        | WeightFormat::Iq4Nl
+        | WeightFormat::Iq4Xs => unreachable!("refused above"),
     };
     rounded.map_err(cannot)
 }
@@ -111,7 +135,7 @@ fn halves(
 }
 
 /// Rounds rows to integer codes; an error is the index of a value that is too large for a scale.
-fn code_rows<C: BlockCode>(
+fn code_rows<C: FileCode>(
     values: &[f32],
     cols: usize,
     format: WeightFormat,

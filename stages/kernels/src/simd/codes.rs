@@ -7,15 +7,31 @@
 use super::integers::{IntegerSimd, LineBytes, STRIP_QUADS};
 use crate::formats::block::BlockCode;
 use crate::formats::{
+    five::Five,
     int2_row::Int2,
     int3_group::Int3,
     int4_group::Int4,
     int8_row::Int8,
+    iq4_nl::{Iq4, VALUES},
     mxfp4::{E2m1, HALVES},
+    q2_k::Uint2,
+    q4_1::Uint4,
+    q6_k::Int6,
 };
 
 /// Four quads of weights.
 type Quads<S> = [<S as IntegerSimd>::Line; STRIP_QUADS];
+
+/// What the bytes of a quad are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QuadBytes {
+    /// Values plus [`BlockCode::OFFSET`], at most 31.
+    Small,
+    /// Values plus [`BlockCode::OFFSET`], at most 63.
+    Six,
+    /// Signed, as [`IntegerSimd::signed_bytes`] makes them.
+    Signed,
+}
 
 /// A format's lines as quads.
 pub trait Lines: BlockCode {
@@ -25,9 +41,8 @@ pub trait Lines: BlockCode {
     const CHUNK_STRIPS: usize;
     /// What there is to compute per line and token, roughly, in quads.
     const LINE_WORK: usize;
-    /// True if the bytes of a quad are signed, as [`IntegerSimd::signed_bytes`] makes them; else
-    /// they are values plus [`BlockCode::OFFSET`].
-    const SIGNED: bool = false;
+    /// What the bytes of a quad are.
+    const BYTES: QuadBytes = QuadBytes::Small;
 
     /// The quads of a strip of a chunk.
     fn quads<S: IntegerSimd>(cpu: S, chunk: &[LineBytes], strip: usize) -> Quads<S>;
@@ -68,7 +83,7 @@ impl Lines for Int8 {
     const CHUNK_LINES: usize = 4;
     const CHUNK_STRIPS: usize = 1;
     const LINE_WORK: usize = 1;
-    const SIGNED: bool = true;
+    const BYTES: QuadBytes = QuadBytes::Signed;
 
     #[inline(always)]
     fn quads<S: IntegerSimd>(cpu: S, chunk: &[LineBytes], _strip: usize) -> Quads<S> {
@@ -146,5 +161,99 @@ impl Lines for Int3 {
             cpu.or(low[2], cpu.and(high, mask)),
             cpu.or(low[3], cpu.and(cpu.shift_right(high, 1), mask)),
         ]
+    }
+}
+
+impl Lines for Uint4 {
+    const CHUNK_LINES: usize = 2;
+    const CHUNK_STRIPS: usize = 1;
+    const LINE_WORK: usize = 3;
+
+    #[inline(always)]
+    fn quads<S: IntegerSimd>(cpu: S, chunk: &[LineBytes], _strip: usize) -> Quads<S> {
+        nibbles(cpu, chunk)
+    }
+}
+
+/// [`VALUES`] plus an offset, by nibble.
+const fn values_plus(offset: i32) -> [u8; 16] {
+    let mut table = [0; 16];
+    let mut nibble = 0;
+    while nibble < 16 {
+        table[nibble] = (VALUES[nibble] as i32 + offset) as u8;
+        nibble += 1;
+    }
+    table
+}
+
+impl Lines for Iq4 {
+    const CHUNK_LINES: usize = 2;
+    const CHUNK_STRIPS: usize = 1;
+    const LINE_WORK: usize = 3;
+    const BYTES: QuadBytes = QuadBytes::Signed;
+
+    /// The table has the bytes as the CPU's dots of signed bytes take them.
+    #[inline(always)]
+    fn quads<S: IntegerSimd>(cpu: S, chunk: &[LineBytes], _strip: usize) -> Quads<S> {
+        let mut quads = nibbles(cpu, chunk);
+        for quad in &mut quads {
+            *quad = cpu.lookup(&const { values_plus(S::SIGNED_OFFSET) }, *quad);
+        }
+        quads
+    }
+}
+
+impl<const OFFSET: i32> Lines for Five<OFFSET> {
+    const CHUNK_LINES: usize = 5;
+    const CHUNK_STRIPS: usize = 2;
+    const LINE_WORK: usize = 3;
+
+    #[inline(always)]
+    fn quads<S: IntegerSimd>(cpu: S, chunk: &[LineBytes], strip: usize) -> Quads<S> {
+        let low = nibbles(cpu, &chunk[2 * strip..2 * strip + 2]);
+        let high = cpu.load(&chunk[4]);
+        let mask = bytes(cpu, 16);
+        // Bit 4 * strip + i of each byte goes to bit 4 of quad i.
+        let high = match strip {
+            0 => [4, 3, 2, 1].map(|bits| cpu.shift_left(high, bits)),
+            _ => [0, 1, 2, 3].map(|bits| cpu.shift_right(high, bits)),
+        };
+        [
+            cpu.or(low[0], cpu.and(high[0], mask)),
+            cpu.or(low[1], cpu.and(high[1], mask)),
+            cpu.or(low[2], cpu.and(high[2], mask)),
+            cpu.or(low[3], cpu.and(high[3], mask)),
+        ]
+    }
+}
+
+impl Lines for Int6 {
+    const CHUNK_LINES: usize = 3;
+    const CHUNK_STRIPS: usize = 1;
+    const LINE_WORK: usize = 3;
+    const BYTES: QuadBytes = QuadBytes::Six;
+
+    #[inline(always)]
+    fn quads<S: IntegerSimd>(cpu: S, chunk: &[LineBytes], _strip: usize) -> Quads<S> {
+        let low = nibbles(cpu, chunk);
+        let high = cpu.load(&chunk[2]);
+        let mask = bytes(cpu, 0x30);
+        [
+            cpu.or(low[0], cpu.and(cpu.shift_left(high, 4), mask)),
+            cpu.or(low[1], cpu.and(cpu.shift_left(high, 2), mask)),
+            cpu.or(low[2], cpu.and(high, mask)),
+            cpu.or(low[3], cpu.and(cpu.shift_right(high, 2), mask)),
+        ]
+    }
+}
+
+impl Lines for Uint2 {
+    const CHUNK_LINES: usize = 1;
+    const CHUNK_STRIPS: usize = 1;
+    const LINE_WORK: usize = 4;
+
+    #[inline(always)]
+    fn quads<S: IntegerSimd>(cpu: S, chunk: &[LineBytes], _strip: usize) -> Quads<S> {
+        pairs(cpu, cpu.load(&chunk[0]))
     }
 }

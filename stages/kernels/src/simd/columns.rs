@@ -3,19 +3,25 @@
 //! Integer kernels want a row per lane, as blocks have them; sums over rows and the f32 rule want a
 //! column per lane. A [`Tile`] is 64 columns of a block; it hands out any 16 of them of any row,
 //! decoded. Codes of up to four bits index a table of 16 f32: the dwords that hold 16 of them are
-//! spread over the lanes and shifted. Bytes are gathered from their lines once per tile and
-//! widened. Either is then multiplied with the row's scale, the one rounding.
+//! spread over the lanes and shifted; what longer codes have above is looked up alike and added. Bytes
+//! are gathered from their lines once per tile and widened. Either is then multiplied with the row's
+//! scale, and its minimum added where there are minima; one of the two rounds.
 
 use super::{Simd, gathered_place};
 use crate::formats::block::{BLOCK_ROWS, BlockCode};
 use crate::formats::scale::ue8m0_to_f32;
 use crate::formats::{
-    ScaleType, Scales,
+    Head, HeadKind, ScaleType,
+    five::Five,
     int2_row::Int2,
     int3_group::Int3,
     int4_group::Int4,
     int8_row::Int8,
+    iq4_nl::{self, Iq4},
     mxfp4::{E2m1, HALVES},
+    q2_k::Uint2,
+    q4_1::Uint4,
+    q6_k::Int6,
 };
 use crate::scalar::LANES;
 use crate::weights::Weights;
@@ -77,6 +83,11 @@ const fn values<const N: usize>(of: [i8; N]) -> [f32; LANES] {
 
 static INT4_VALUES: [f32; LANES] = values([-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7]);
 static INT3_VALUES: [f32; LANES] = values([-4, -3, -2, -1, 0, 1, 2, 3]);
+static UINT4_VALUES: [f32; LANES] = values([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+static UINT2_VALUES: [f32; LANES] = values([0, 1, 2, 3]);
+static IQ4_VALUES: [f32; LANES] = values(iq4_nl::VALUES);
+/// What bits 4 and 5 of six add to the low nibble.
+static SIX_VALUES: [f32; LANES] = values([-32, -16, 0, 16]);
 static INT2_VALUES: [f32; LANES] = values([-2, -1, 0, 1]);
 static E2M1_VALUES: [f32; LANES] = values(HALVES);
 
@@ -92,17 +103,61 @@ static HIGH_BITS: [[u32; LANES]; 2] = [
     [4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31],
 ];
 
+/// Where the fifth bits of columns 0 to 15, and of columns 16 to 31, lie in their dword.
+static FIFTH_BITS: [[u32; LANES]; 2] = [fifth_bits(0), fifth_bits(16)];
+
+/// Where the two high bits of 16 columns' six begin in their dword.
+static SIX_BITS: [u32; LANES] = {
+    let mut bits = [0; LANES];
+    let mut column = 0;
+    while column < LANES {
+        bits[column] = (8 * (column % 8 / 2) + 2 * (column / 8 * 2 + column % 2)) as u32;
+        column += 1;
+    }
+    bits
+};
+
+/// Bit i of byte j is that of quad i, byte j.
+const fn fifth_bits(first: usize) -> [u32; LANES] {
+    let mut bits = [0; LANES];
+    let mut i = 0;
+    while i < LANES {
+        let column = first + i;
+        bits[i] = (8 * (column % 8 / 2) + column / 8 * 2 + column % 2) as u32;
+        i += 1;
+    }
+    bits
+}
+
 /// The entries of a table that words name, times the scale.
 #[inline(always)]
 fn look_up<S: Simd>(cpu: S, values: &[f32; LANES], index: S::Words, scale: f32) -> S::Vector {
     cpu.mul(cpu.lookup(cpu.load(values), index), cpu.splat(scale))
 }
 
-/// The nibbles of a chunk.
+/// The nibbles of a line and the next.
 #[inline(always)]
-fn nibbles<S: Simd>(cpu: S, row: TileRow, chunk: usize) -> S::Words {
-    let words = cpu.words(row.dword(2 * chunk), row.dword(2 * chunk + 1));
+fn nibbles<S: Simd>(cpu: S, row: TileRow, line: usize) -> S::Words {
+    let words = cpu.words(row.dword(line), row.dword(line + 1));
     cpu.shift_right(words, cpu.load_words(&NIBBLE_BITS))
+}
+
+/// What a table has for the nibbles of two lines, plus what another one has for the bits above, which
+/// begin at `bits` of a third line; times the scale.
+#[inline(always)]
+fn look_up_planes<S: Simd>(
+    cpu: S,
+    row: TileRow,
+    lines: [usize; 2],
+    bits: &[u32; LANES],
+    high_values: &[f32; LANES],
+    scale: f32,
+) -> S::Vector {
+    let low = cpu.lookup(cpu.load(&UINT4_VALUES), nibbles(cpu, row, lines[0]));
+    let high = row.dword(lines[1]);
+    let high = cpu.shift_right(cpu.words(high, high), cpu.load_words(bits));
+    let value = cpu.add(low, cpu.lookup(cpu.load(high_values), high));
+    cpu.mul(value, cpu.splat(scale))
 }
 
 impl ColumnCode for Int8 {
@@ -123,14 +178,55 @@ impl ColumnCode for Int8 {
 impl ColumnCode for Int4 {
     #[inline(always)]
     fn chunk<S: Simd>(cpu: S, tile: TileRow, chunk: usize, scale: f32) -> S::Vector {
-        look_up(cpu, &INT4_VALUES, nibbles(cpu, tile, chunk), scale)
+        look_up(cpu, &INT4_VALUES, nibbles(cpu, tile, 2 * chunk), scale)
     }
 }
 
 impl ColumnCode for E2m1 {
     #[inline(always)]
     fn chunk<S: Simd>(cpu: S, tile: TileRow, chunk: usize, scale: f32) -> S::Vector {
-        look_up(cpu, &E2M1_VALUES, nibbles(cpu, tile, chunk), scale)
+        look_up(cpu, &E2M1_VALUES, nibbles(cpu, tile, 2 * chunk), scale)
+    }
+}
+
+impl ColumnCode for Uint4 {
+    #[inline(always)]
+    fn chunk<S: Simd>(cpu: S, tile: TileRow, chunk: usize, scale: f32) -> S::Vector {
+        look_up(cpu, &UINT4_VALUES, nibbles(cpu, tile, 2 * chunk), scale)
+    }
+}
+
+impl ColumnCode for Iq4 {
+    #[inline(always)]
+    fn chunk<S: Simd>(cpu: S, tile: TileRow, chunk: usize, scale: f32) -> S::Vector {
+        look_up(cpu, &IQ4_VALUES, nibbles(cpu, tile, 2 * chunk), scale)
+    }
+}
+
+impl<const OFFSET: i32> ColumnCode for Five<OFFSET> {
+    #[inline(always)]
+    fn chunk<S: Simd>(cpu: S, tile: TileRow, chunk: usize, scale: f32) -> S::Vector {
+        let (step, half) = (chunk / 2 * Self::STEP_LINES, chunk % 2);
+        let values = const { values([-OFFSET as i8, 16 - OFFSET as i8]) };
+        let lines = [step + 2 * half, step + 4];
+        look_up_planes(cpu, tile, lines, &FIFTH_BITS[half], &values, scale)
+    }
+}
+
+impl ColumnCode for Int6 {
+    #[inline(always)]
+    fn chunk<S: Simd>(cpu: S, tile: TileRow, chunk: usize, scale: f32) -> S::Vector {
+        let step = chunk * Self::STEP_LINES;
+        look_up_planes(cpu, tile, [step, step + 2], &SIX_BITS, &SIX_VALUES, scale)
+    }
+}
+
+impl ColumnCode for Uint2 {
+    #[inline(always)]
+    fn chunk<S: Simd>(cpu: S, tile: TileRow, chunk: usize, scale: f32) -> S::Vector {
+        let dword = tile.dword(chunk);
+        let pairs = cpu.shift_right(cpu.words(dword, dword), cpu.load_words(&PAIR_BITS));
+        look_up(cpu, &UINT2_VALUES, pairs, scale)
     }
 }
 
@@ -159,9 +255,8 @@ impl ColumnCode for Int3 {
 pub struct Block<'a> {
     /// Columns of the matrix.
     cols: usize,
-    /// Columns that share a scale; all if a row has one scale.
-    group: usize,
-    scale: ScaleType,
+    /// What the head's bytes mean.
+    head: Head,
     scales: &'a [u8],
     lines: &'a [Line],
 }
@@ -187,6 +282,8 @@ pub struct Tile<'a> {
     gathered: &'a Gathered,
     /// Of each chunk, every row's scale.
     scales: [[f32; BLOCK_ROWS]; TILE_CHUNKS],
+    /// The same of minima, where there are any.
+    minima: Option<[[f32; BLOCK_ROWS]; TILE_CHUNKS]>,
 }
 
 impl<'a> Block<'a> {
@@ -196,13 +293,9 @@ impl<'a> Block<'a> {
         let (format, cols) = (w.format(), w.cols());
         let bytes = format.block_bytes(cols);
         let block = &w.bytes()[index * bytes..][..bytes];
-        let (scales, lines) = block.split_at(format.block_scale_bytes(cols));
-        let group = match format.scales() {
-            Scales::Group(columns) => columns,
-            Scales::None | Scales::Row | Scales::Block128 => cols,
-        };
-        let scale = format.scale_type().expect("codes have scales");
-        Block { cols, group, scale, scales, lines: bytemuck::cast_slice(lines) }
+        let head = Head::of(format, cols).expect("codes have scales");
+        let (scales, lines) = block.split_at(head.bytes());
+        Block { cols, head, scales, lines: bytemuck::cast_slice(lines) }
     }
 
     /// The tile that starts at a column, a multiple of 64 below the number of columns.
@@ -223,31 +316,71 @@ impl<'a> Block<'a> {
         };
         C::prepare(cpu, lines, gathered);
         let mut scales = [[0.0; BLOCK_ROWS]; TILE_CHUNKS];
-        let mut group = first / self.group;
-        let mut of_group = self.group_scales::<S, C>(cpu, group);
-        for (chunk, to) in scales.iter_mut().enumerate() {
-            // A group is a multiple of 16 columns; chunks behind the last column don't matter.
-            let column = first + chunk * LANES;
-            if column >= (group + 1) * self.group && column < self.cols {
-                group += 1;
-                of_group = self.group_scales::<S, C>(cpu, group);
+        let mut minima = self.head.kind.has_minima().then_some(scales);
+        // A part is a multiple of 16 columns; chunks behind the last column don't matter.
+        let mut last = None;
+        for chunk in 0..TILE_CHUNKS.min((self.cols - first).div_ceil(LANES)) {
+            let part = (first + chunk * LANES) / self.head.part;
+            if last == Some(part) {
+                scales[chunk] = scales[chunk - 1];
+                if let Some(minima) = &mut minima {
+                    minima[chunk] = minima[chunk - 1];
+                }
+                continue;
             }
-            cpu.store(of_group, to);
+            last = Some(part);
+            let (scale, minimum) = self.part_scales::<S, C>(cpu, part);
+            cpu.store(scale, &mut scales[chunk]);
+            if let Some(minima) = &mut minima {
+                cpu.store(minimum, &mut minima[chunk]);
+            }
         }
-        Tile { lines, gathered, scales }
+        Tile { lines, gathered, scales, minima }
     }
 
-    /// The scales of a group's 16 rows, the format's constant factor included.
+    /// The scales of a part's 16 rows, the format's constant factor included, and the minima, which
+    /// don't matter where there are none.
     #[inline(always)]
-    fn group_scales<S: Simd, C: ColumnCode>(self, cpu: S, group: usize) -> S::Vector {
-        let bytes = &self.scales[group * BLOCK_ROWS * self.scale.bytes()..];
-        let scales = match self.scale {
-            ScaleType::F32 => cpu.load(&bytemuck::cast(of_rows::<{ 4 * BLOCK_ROWS }>(bytes))),
-            ScaleType::F16 => cpu.load_f16(&bytemuck::cast(of_rows::<{ 2 * BLOCK_ROWS }>(bytes))),
-            ScaleType::Bf16 => cpu.load_bf16(&bytemuck::cast(of_rows::<{ 2 * BLOCK_ROWS }>(bytes))),
-            ScaleType::Ue8m0 => cpu.load(&of_rows::<BLOCK_ROWS>(bytes).map(ue8m0_to_f32)),
+    fn part_scales<S: Simd, C: ColumnCode>(self, cpu: S, part: usize) -> (S::Vector, S::Vector) {
+        let (group, part) = self.head.part_bytes_of(self.scales, part);
+        let half = |place: usize| {
+            cpu.load_f16(&bytemuck::cast(of_rows::<{ 2 * BLOCK_ROWS }>(&group[2 * place..])))
         };
-        if C::FACTOR == 1.0 { scales } else { cpu.mul(scales, cpu.splat(C::FACTOR)) }
+        let numbers = |number: fn(u8) -> f32, place: usize| {
+            cpu.load(&of_rows::<BLOCK_ROWS>(&part[place..]).map(number))
+        };
+        match self.head.kind {
+            HeadKind::Scales(scale) => {
+                let scales = group_scales(cpu, scale, group);
+                let factor = cpu.splat(C::FACTOR);
+                let scales = if C::FACTOR == 1.0 { scales } else { cpu.mul(scales, factor) };
+                (scales, scales)
+            }
+            HeadKind::Minima => (half(0), half(BLOCK_ROWS)),
+            HeadKind::Nested => {
+                let scales = cpu.mul(half(0), numbers(|byte| f32::from(byte as i8), 0));
+                (scales, scales)
+            }
+            HeadKind::NestedMinima => (
+                cpu.mul(half(0), numbers(f32::from, 0)),
+                cpu.mul(half(BLOCK_ROWS), numbers(f32::from, BLOCK_ROWS)),
+            ),
+            HeadKind::NestedNibbles => (
+                cpu.mul(half(0), numbers(|byte| f32::from(byte & 15), 0)),
+                cpu.mul(half(BLOCK_ROWS), numbers(|byte| f32::from(byte >> 4), 0)),
+            ),
+        }
+    }
+}
+
+/// The scales of a group's 16 rows.
+#[inline(always)]
+fn group_scales<S: Simd>(cpu: S, scale: ScaleType, bytes: &[u8]) -> S::Vector {
+    match scale {
+        ScaleType::F32 => cpu.load(&bytemuck::cast(of_rows::<{ 4 * BLOCK_ROWS }>(bytes))),
+        ScaleType::F16 => cpu.load_f16(&bytemuck::cast(of_rows::<{ 2 * BLOCK_ROWS }>(bytes))),
+        ScaleType::Bf16 => cpu.load_bf16(&bytemuck::cast(of_rows::<{ 2 * BLOCK_ROWS }>(bytes))),
+        ScaleType::Ue8m0 => cpu.load(&of_rows::<BLOCK_ROWS>(bytes).map(ue8m0_to_f32)),
     }
 }
 
@@ -262,6 +395,10 @@ impl Tile<'_> {
     #[inline(always)]
     pub fn chunk<S: Simd, C: ColumnCode>(&self, cpu: S, row: usize, chunk: usize) -> S::Vector {
         let tile = TileRow { lines: self.lines, gathered: self.gathered, row };
-        C::chunk(cpu, tile, chunk, self.scales[chunk][row])
+        let product = C::chunk(cpu, tile, chunk, self.scales[chunk][row]);
+        match &self.minima {
+            Some(minima) => cpu.add(product, cpu.splat(minima[chunk][row])),
+            None => product,
+        }
     }
 }

@@ -21,9 +21,16 @@ pub trait HalfDots: Copy {
     fn run<O: IntegerOperation>(cpu: Integers256<Self>, operation: O);
     /// See [`IntegerSimd::signed_bytes`](super::integers::IntegerSimd::signed_bytes).
     fn signed_bytes(self, bytes: __m256i) -> __m256i;
-    /// Adds the dots of a strip to one or more of the sums: unsigned weight bytes of at most 24
+    /// Adds the dots of a strip to one or more of the sums: unsigned weight bytes of at most 31
     /// with activation codes of -127 to 127.
     fn dot_unsigned<const CHAINS: usize>(
+        self,
+        sums: &mut [__m256i; CHAINS],
+        weights: [__m256i; STRIP_QUADS],
+        x: [__m256i; STRIP_QUADS],
+    );
+    /// The same with weight bytes of at most 63.
+    fn dot_six<const CHAINS: usize>(
         self,
         sums: &mut [__m256i; CHAINS],
         weights: [__m256i; STRIP_QUADS],
@@ -66,7 +73,7 @@ impl HalfDots for Maddubs {
         bytes
     }
 
-    /// Exact: a pair of products is at most 2 * 24 * 127 = 6,096, four pairs are at most 24,384,
+    /// Exact: a pair of products is at most 2 * 31 * 127 = 7,874, four pairs are at most 31,496,
     /// and 16 bits hold 32,767.
     #[inline(always)]
     fn dot_unsigned<const CHAINS: usize>(
@@ -83,6 +90,27 @@ impl HalfDots for Maddubs {
             }
             let dots = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
             sums[0] = _mm256_add_epi32(sums[0], dots);
+        }
+    }
+
+    /// Exact: a pair of products is at most 2 * 63 * 127 = 16,002, two pairs are at most 32,004, and 16
+    /// bits hold 32,767.
+    #[inline(always)]
+    fn dot_six<const CHAINS: usize>(
+        self,
+        sums: &mut [__m256i; CHAINS],
+        weights: [__m256i; STRIP_QUADS],
+        x: [__m256i; STRIP_QUADS],
+    ) {
+        // SAFETY: avx2 exists: `Integers256` holds an `Avx2`, and only it calls this.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            for q in [0, 2] {
+                let first = _mm256_maddubs_epi16(weights[q], x[q]);
+                let second = _mm256_maddubs_epi16(weights[q + 1], x[q + 1]);
+                let dots = _mm256_madd_epi16(_mm256_add_epi16(first, second), ones);
+                sums[0] = _mm256_add_epi32(sums[0], dots);
+            }
         }
     }
 
@@ -160,6 +188,16 @@ macro_rules! vnni {
                     // SAFETY: the dot's features exist: `self` comes from `detect`.
                     *sum = unsafe { $dpbusd(*sum, weights[q], x[q]) };
                 }
+            }
+
+            #[inline(always)]
+            fn dot_six<const CHAINS: usize>(
+                self,
+                sums: &mut [__m256i; CHAINS],
+                weights: [__m256i; STRIP_QUADS],
+                x: [__m256i; STRIP_QUADS],
+            ) {
+                self.dot_unsigned(sums, weights, x);
             }
 
             #[inline(always)]

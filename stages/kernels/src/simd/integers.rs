@@ -66,10 +66,17 @@ pub trait IntegerSimd: Copy {
     fn add(self, a: Self::Line, b: Self::Line) -> Self::Line;
     /// Signed bytes in the form that [`IntegerSimd::dot_signed`] takes.
     fn signed_bytes(self, bytes: Self::Line) -> Self::Line;
-    /// Adds the dots of a strip's quads to the sums: unsigned weight bytes of at most 24 with
+    /// Adds the dots of a strip's quads to the sums: unsigned weight bytes of at most 31 with
     /// activation codes of -127 to 127. Which chain takes which quad doesn't matter, as integer
     /// sums are exact.
     fn dot_unsigned<const CHAINS: usize>(
+        self,
+        sums: &mut [Self::Line; CHAINS],
+        weights: &[Self::Line; STRIP_QUADS],
+        x: &Strip,
+    );
+    /// The same with weight bytes of at most 63.
+    fn dot_six<const CHAINS: usize>(
         self,
         sums: &mut [Self::Line; CHAINS],
         weights: &[Self::Line; STRIP_QUADS],
@@ -82,6 +89,10 @@ pub trait IntegerSimd: Copy {
         weights: &[Self::Line; STRIP_QUADS],
         x: &Strip,
     );
+    /// Sixteen bytes as i32.
+    fn load_u8(self, from: &[u8; BLOCK_ROWS]) -> Self::Line;
+    /// Sixteen signed bytes as i32.
+    fn load_i8(self, from: &[u8; BLOCK_ROWS]) -> Self::Line;
     /// i32 to f32.
     fn to_float(self, a: Self::Line) -> <Self::Float as Simd>::Vector;
     /// Sixteen f32.

@@ -215,6 +215,22 @@ impl<D: HalfDots> IntegerSimd for Integers256<D> {
     }
 
     #[inline(always)]
+    fn dot_six<const CHAINS: usize>(
+        self,
+        sums: &mut [Halves; CHAINS],
+        weights: &[Halves; STRIP_QUADS],
+        x: &Strip,
+    ) {
+        // SAFETY: avx2 exists: `self` holds an `Avx2`.
+        let x = unsafe { splat_quads(x) };
+        let (mut parts, weights) = (split(sums), split(weights));
+        for half in 0..2 {
+            self.dots.dot_six(&mut parts[half], weights[half], x);
+        }
+        join(&parts, sums);
+    }
+
+    #[inline(always)]
     fn dot_signed<const CHAINS: usize>(
         self,
         sums: &mut [Halves; CHAINS],
@@ -228,6 +244,30 @@ impl<D: HalfDots> IntegerSimd for Integers256<D> {
             self.dots.dot_signed(&mut parts[half], weights[half], x);
         }
         join(&parts, sums);
+    }
+
+    #[inline(always)]
+    fn load_u8(self, from: &[u8; BLOCK_ROWS]) -> Halves {
+        // SAFETY:
+        // - avx2 exists: `self` holds an `Avx2`.
+        // - 16 bytes are readable: `from` is a reference to them. No alignment is needed.
+        unsafe {
+            let bytes = _mm_loadu_si128(from.as_ptr().cast());
+            let high = _mm_unpackhi_epi64(bytes, bytes);
+            Halves(_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(high))
+        }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, from: &[u8; BLOCK_ROWS]) -> Halves {
+        // SAFETY:
+        // - avx2 exists: `self` holds an `Avx2`.
+        // - 16 bytes are readable: `from` is a reference to them. No alignment is needed.
+        unsafe {
+            let bytes = _mm_loadu_si128(from.as_ptr().cast());
+            let high = _mm_unpackhi_epi64(bytes, bytes);
+            Halves(_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(high))
+        }
     }
 
     #[inline(always)]

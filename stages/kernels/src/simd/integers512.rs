@@ -184,6 +184,16 @@ impl IntegerSimd for Integers512 {
     }
 
     #[inline(always)]
+    fn dot_six<const CHAINS: usize>(
+        self,
+        sums: &mut [__m512i; CHAINS],
+        weights: &[__m512i; STRIP_QUADS],
+        x: &Strip,
+    ) {
+        self.dot_unsigned(sums, weights, x);
+    }
+
+    #[inline(always)]
     fn dot_signed<const CHAINS: usize>(
         self,
         sums: &mut [__m512i; CHAINS],
@@ -191,6 +201,22 @@ impl IntegerSimd for Integers512 {
         x: &Strip,
     ) {
         self.dot_unsigned(sums, weights, x);
+    }
+
+    #[inline(always)]
+    fn load_u8(self, from: &[u8; BLOCK_ROWS]) -> __m512i {
+        // SAFETY:
+        // - avx512f exists: `self` comes from `new`.
+        // - 16 bytes are readable: `from` is a reference to them. No alignment is needed.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, from: &[u8; BLOCK_ROWS]) -> __m512i {
+        // SAFETY:
+        // - avx512f exists: `self` comes from `new`.
+        // - 16 bytes are readable: `from` is a reference to them. No alignment is needed.
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast())) }
     }
 
     #[inline(always)]

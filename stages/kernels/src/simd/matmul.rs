@@ -16,10 +16,7 @@ use super::rows::{Layout, Row, Rows, SCALE_CHUNKS};
 use super::walk::Walk;
 use super::{Element, Operation, Simd, Weights, load_padded};
 use crate::activations::Activations;
-use crate::formats::block::LINE_BYTES;
-use crate::formats::{
-    int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
-};
+use crate::formats::{block::LINE_BYTES, codes::for_codes};
 use crate::scalar::LANES;
 use std::ops::Range;
 
@@ -52,11 +49,7 @@ impl Operation for Matmul<'_> {
             Layout::Bf16(rows) => all_groups(cpu, rows, w.rows(), x, out),
             Layout::F16(rows) => all_groups(cpu, rows, w.rows(), x, out),
             Layout::Fp8(rows) => all_groups(cpu, rows, w.rows(), x, out),
-            Layout::Int8 => all_blocks::<S, Int8>(cpu, w, x, out),
-            Layout::Int4 => all_blocks::<S, Int4>(cpu, w, x, out),
-            Layout::Int3 => all_blocks::<S, Int3>(cpu, w, x, out),
-            Layout::Int2 => all_blocks::<S, Int2>(cpu, w, x, out),
-            Layout::E2m1 => all_blocks::<S, E2m1>(cpu, w, x, out),
+            Layout::Codes(kind) => for_codes!(kind, C => all_blocks::<S, C>(cpu, w, x, out)),
         }
     }
 }

@@ -17,6 +17,7 @@ mod codes;
 mod columns;
 mod decoded;
 mod half_dots;
+mod heads;
 mod integers;
 mod integers256;
 mod integers512;

@@ -8,13 +8,14 @@
 //! Where the weights come from memory, a tile also sees to it that they are there in time, in one
 //! of two ways ([`touches`]).
 
-use super::codes::Lines;
-use super::integers::{IntegerSimd, LineBytes, Strip, load_scales};
+use super::codes::{Lines, QuadBytes};
+use super::heads::{Heads, Rows16};
+use super::integers::{IntegerSimd, LineBytes, Strip};
 use super::walk::Walk;
 use super::{Simd, Weights, prefetch, prefetch_near};
 use crate::activations::Quantised;
 use crate::formats::block::LINE_BYTES;
-use crate::formats::{BLOCK_ROWS, ScaleType};
+use crate::formats::{Head, ScaleType};
 
 /// Lines of the longest unit: 64 columns of int8.
 const UNIT_LINES_MAX: usize = 16;
@@ -35,11 +36,12 @@ const NEAR_BYTES: usize = 1 << 10;
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub block_bytes: usize,
-    /// Bytes of the scales at the head of a block.
-    scale_bytes: usize,
+    /// Bytes of the head of a block: its scales and minima.
+    head_bytes: usize,
     scale: ScaleType,
-    /// Groups of columns that share a weight scale, and units of each.
+    /// Groups of columns that share a weight scale, bytes of each in the head, and units of each.
     groups: usize,
+    group_bytes: usize,
     group_units: usize,
     /// Units of a row; the last may have fewer lines.
     units: usize,
@@ -49,16 +51,18 @@ impl Shape {
     /// The shape of blocks whose units are `STRIPS` strips.
     pub fn of<const STRIPS: usize>(w: Weights) -> Shape {
         let (format, cols) = (w.format(), w.cols());
-        let (unit, groups) = (STRIPS * size_of::<Strip>(), format.scales_per_row(cols));
+        let head = Head::of(format, cols).expect("codes have scales");
+        let unit = STRIPS * size_of::<Strip>();
         assert_eq!(unit, format.unit(), "{format}");
         let units = cols.div_ceil(unit);
-        // Where a row has one scale, group() is 1.
-        let group_units = if groups == 1 { units } else { format.group() / unit };
+        // Where a row has one scale, its group ends with the row.
+        let group_units = if head.groups == 1 { units } else { head.group / unit };
         Shape {
             block_bytes: format.block_bytes(cols),
-            scale_bytes: format.block_scale_bytes(cols),
+            head_bytes: head.bytes(),
             scale: format.scale_type().expect("codes have scales"),
-            groups,
+            groups: head.groups,
+            group_bytes: head.group_bytes(),
             group_units,
             units,
         }
@@ -100,60 +104,138 @@ impl<'a, const STRIPS: usize, const N: usize> Tokens<'a, STRIPS, N> {
     }
 }
 
+/// Units of a portion, the shortest run of units that is whole lines and worth a turn of the loop.
+const fn portion_units<H: Heads>(strips: usize) -> usize {
+    if H::NESTED && strips == 1 { 2 } else { 1 }
+}
+
 /// Sums of the first block of `bytes` with N tokens; what follows the block is used soon.
 #[inline(always)]
-pub fn tile<S: IntegerSimd, C: Lines, const STRIPS: usize, const N: usize, const CHAINS: usize>(
+pub fn tile<
+    S: IntegerSimd,
+    C: Lines,
+    H: Heads,
+    const STRIPS: usize,
+    const N: usize,
+    const CHAINS: usize,
+>(
     cpu: S,
     shape: &Shape,
     bytes: &[u8],
     tokens: &Tokens<STRIPS, N>,
     fetch: bool,
 ) -> [<S::Float as Simd>::Vector; N] {
-    let (scales, lines) = bytes[..shape.block_bytes].split_at(shape.scale_bytes);
+    let (head, lines) = bytes[..shape.block_bytes].split_at(shape.head_bytes);
     let lines: &[LineBytes] = lines.as_chunks().0;
-    let unit_lines = STRIPS / C::CHUNK_STRIPS * C::CHUNK_LINES;
-    let whole = lines.len() / unit_lines;
+    let units = const { portion_units::<H>(STRIPS) };
+    let portion_lines = units * STRIPS / C::CHUNK_STRIPS * C::CHUNK_LINES;
+    let whole = (lines.len() / portion_lines).min(shape.units / units);
+    let group_portions = shape.group_units / units;
     let tokens = tokens.first(shape.units);
     let touch = fetch && touches::<S, C, N>(cpu);
-    let piece_units = (piece_lines::<C>() / unit_lines).max(1);
-    let mut next = shape.scale_bytes;
+    let piece_portions = (piece_lines::<C>() / portion_lines).max(1);
+    let mut next = shape.head_bytes;
     if touch {
-        cpu.touch(scales.as_chunks().0);
+        cpu.touch(head.as_chunks().0);
     }
     let mut sums = [cpu.float().splat(0.0); N];
-    let (mut unit, mut group) = (0, 0);
-    while unit < whole {
-        let weights = weight_scales::<S, C>(cpu, shape, scales, group);
+    let (mut portion, mut group) = (0, 0);
+    while portion < whole {
+        let of_group = Group::<S>::of::<C, H>(cpu, shape, head, group);
         if fetch && !touch {
-            next = ask(bytes, next, BLOCK_ROWS * shape.scale.bytes());
+            next = ask(bytes, next, shape.group_bytes);
         }
-        let end = whole.min(unit + shape.group_units);
-        while unit < end {
-            let later = &lines[unit * unit_lines..];
-            if touch && unit.is_multiple_of(piece_units) {
-                cpu.touch(&later[..later.len().min(piece_units * unit_lines)]);
+        let first = portion;
+        let end = whole.min(portion + group_portions);
+        while portion < end {
+            let later = &lines[portion * portion_lines..];
+            if touch && portion.is_multiple_of(piece_portions) {
+                cpu.touch(&later[..later.len().min(piece_portions * portion_lines)]);
             }
             if fetch && !touch {
-                next = ask(bytes, next, unit_lines * LINE_BYTES);
+                next = ask(bytes, next, portion_lines * LINE_BYTES);
             }
-            let lines = &later[..unit_lines];
-            let dots = unit_dots::<S, C, STRIPS, N, CHAINS>(cpu, lines, &tokens, unit);
-            add_unit(cpu, weights, dots, &tokens, unit, &mut sums);
-            unit += 1;
+            let lines = &later[..portion_lines];
+            for u in 0..units {
+                let unit = portion * units + u;
+                let weights = of_group.part::<H>(cpu, (portion - first) * units + u);
+                let dots = unit_dots::<S, C, STRIPS, N, CHAINS>(cpu, lines, u, &tokens, unit);
+                add_unit::<S, H, STRIPS, N>(cpu, weights, dots, &tokens, unit, &mut sums);
+            }
+            portion += 1;
         }
         group += 1;
     }
-    if whole < shape.units {
-        // The last unit isn't whole: what is missing meets activation codes of zero.
-        let mut padded = [[0; LINE_BYTES]; UNIT_LINES_MAX];
-        let rest = &lines[whole * unit_lines..];
-        padded[..rest.len()].copy_from_slice(rest);
-        let weights = weight_scales::<S, C>(cpu, shape, scales, shape.groups - 1);
-        let lines = &padded[..unit_lines];
-        let dots = unit_dots::<S, C, STRIPS, N, CHAINS>(cpu, lines, &tokens, whole);
-        add_unit(cpu, weights, dots, &tokens, whole, &mut sums);
+    if whole * units < shape.units {
+        let rest = &lines[whole * portion_lines..];
+        let first = whole * units;
+        last_portion::<S, C, H, STRIPS, N, CHAINS>(
+            cpu, shape, head, rest, &tokens, first, &mut sums,
+        );
     }
     sums
+}
+
+/// Adds the units from `first` on, fewer than a portion: what is missing of their lines meets activation
+/// codes of zero.
+#[inline(always)]
+fn last_portion<
+    S: IntegerSimd,
+    C: Lines,
+    H: Heads,
+    const STRIPS: usize,
+    const N: usize,
+    const CHAINS: usize,
+>(
+    cpu: S,
+    shape: &Shape,
+    head: &[u8],
+    lines: &[LineBytes],
+    tokens: &Tokens<STRIPS, N>,
+    first: usize,
+    sums: &mut [<S::Float as Simd>::Vector; N],
+) {
+    let mut padded = [[0; LINE_BYTES]; UNIT_LINES_MAX];
+    padded[..lines.len()].copy_from_slice(lines);
+    let last = shape.groups - 1;
+    let group = Group::<S>::of::<C, H>(cpu, shape, head, last);
+    for unit in first..shape.units {
+        let weights = group.part::<H>(cpu, unit - last * shape.group_units);
+        let place = unit - first;
+        let dots = unit_dots::<S, C, STRIPS, N, CHAINS>(cpu, &padded, place, tokens, unit);
+        add_unit::<S, H, STRIPS, N>(cpu, weights, dots, tokens, unit, sums);
+    }
+}
+
+/// The scales and minima of a group, the format's factor included, and the bytes of its parts.
+struct Group<'a, S: IntegerSimd> {
+    rows: Rows16<S>,
+    parts: &'a [u8],
+}
+
+impl<'a, S: IntegerSimd> Group<'a, S> {
+    #[inline(always)]
+    fn of<C: Lines, H: Heads>(cpu: S, shape: &Shape, head: &'a [u8], group: usize) -> Self {
+        let bytes = &head[group * shape.group_bytes..][..shape.group_bytes];
+        let mut rows = H::group(cpu, shape.scale, bytes);
+        if C::FACTOR != 1.0 {
+            let float = cpu.float();
+            rows.scales = float.mul(rows.scales, float.splat(C::FACTOR));
+        }
+        let parts = if H::NESTED { &bytes[H::KIND.group_bytes()..] } else { &[] };
+        Group { rows, parts }
+    }
+
+    /// Those of a unit, counted from the group's first.
+    #[inline(always)]
+    fn part<H: Heads>(&self, cpu: S, unit: usize) -> Rows16<S> {
+        let bytes = H::KIND.part_bytes();
+        if H::NESTED {
+            H::part(cpu, self.rows, &self.parts[unit * bytes..][..bytes])
+        } else {
+            self.rows
+        }
+    }
 }
 
 /// True if a tile touches a block's scales, and its lines piece by piece, before it uses them;
@@ -180,43 +262,54 @@ fn ask(block: &[u8], next: usize, bytes: usize) -> usize {
     next + bytes
 }
 
-/// The weight scales of a group, the format's factor included.
-#[inline(always)]
-fn weight_scales<S: IntegerSimd, C: Lines>(
-    cpu: S,
-    shape: &Shape,
-    scales: &[u8],
-    group: usize,
-) -> <S::Float as Simd>::Vector {
-    let bytes = BLOCK_ROWS * shape.scale.bytes();
-    let scales = load_scales(cpu, shape.scale, &scales[group * bytes..]);
-    let float = cpu.float();
-    if C::FACTOR == 1.0 { scales } else { float.mul(scales, float.splat(C::FACTOR)) }
-}
-
-/// The exact dots of a whole unit's lines with N tokens.
+/// The exact dots of unit `place` of a portion's lines with N tokens; it is unit `unit` of the row.
+/// Short units are many, so that one chain of dots each is enough.
 #[inline(always)]
 fn unit_dots<S: IntegerSimd, C: Lines, const STRIPS: usize, const N: usize, const CHAINS: usize>(
     cpu: S,
     lines: &[LineBytes],
+    place: usize,
     tokens: &Tokens<STRIPS, N>,
     unit: usize,
 ) -> [S::Line; N] {
-    let offset = if C::SIGNED { S::SIGNED_OFFSET } else { C::OFFSET };
+    match STRIPS {
+        1 => dots_in_chains::<S, C, STRIPS, N, 1>(cpu, lines, place, tokens, unit),
+        _ => dots_in_chains::<S, C, STRIPS, N, CHAINS>(cpu, lines, place, tokens, unit),
+    }
+}
+
+/// [`unit_dots`] in so many chains.
+#[inline(always)]
+fn dots_in_chains<
+    S: IntegerSimd,
+    C: Lines,
+    const STRIPS: usize,
+    const N: usize,
+    const CHAINS: usize,
+>(
+    cpu: S,
+    lines: &[LineBytes],
+    place: usize,
+    tokens: &Tokens<STRIPS, N>,
+    unit: usize,
+) -> [S::Line; N] {
+    let signed = matches!(C::BYTES, QuadBytes::Signed);
+    let offset = if signed { S::SIGNED_OFFSET } else { C::OFFSET };
     let mut sums = [[cpu.splat(0); CHAINS]; N];
     for (t, sums) in sums.iter_mut().enumerate() {
         sums[0] = cpu.splat(tokens.sums[t][unit].wrapping_mul(-offset));
     }
     for strip in 0..STRIPS {
-        let (chunk, part) = (strip / C::CHUNK_STRIPS, strip % C::CHUNK_STRIPS);
+        let within = place * STRIPS + strip;
+        let (chunk, part) = (within / C::CHUNK_STRIPS, within % C::CHUNK_STRIPS);
         let chunk = &lines[chunk * C::CHUNK_LINES..][..C::CHUNK_LINES];
         let quads = C::quads(cpu, chunk, part);
         for (t, sums) in sums.iter_mut().enumerate() {
             let x = &tokens.strips[t][unit][strip];
-            if C::SIGNED {
-                cpu.dot_signed(sums, &quads, x);
-            } else {
-                cpu.dot_unsigned(sums, &quads, x);
+            match C::BYTES {
+                QuadBytes::Small => cpu.dot_unsigned(sums, &quads, x),
+                QuadBytes::Six => cpu.dot_six(sums, &quads, x),
+                QuadBytes::Signed => cpu.dot_signed(sums, &quads, x),
             }
         }
     }
@@ -230,11 +323,11 @@ fn unit_dots<S: IntegerSimd, C: Lines, const STRIPS: usize, const N: usize, cons
     dots
 }
 
-/// Adds a unit's dots to the sums.
+/// Adds a unit's dots to the sums; see [`crate::scalar::matmul_quantised`].
 #[inline(always)]
-fn add_unit<S: IntegerSimd, const STRIPS: usize, const N: usize>(
+fn add_unit<S: IntegerSimd, H: Heads, const STRIPS: usize, const N: usize>(
     cpu: S,
-    weights: <S::Float as Simd>::Vector,
+    weights: Rows16<S>,
     dots: [S::Line; N],
     tokens: &Tokens<STRIPS, N>,
     unit: usize,
@@ -242,7 +335,13 @@ fn add_unit<S: IntegerSimd, const STRIPS: usize, const N: usize>(
 ) {
     let float = cpu.float();
     for t in 0..N {
-        let scale = float.mul(weights, float.splat(tokens.scales[t][unit]));
-        sums[t] = float.fma(cpu.to_float(dots[t]), scale, sums[t]);
+        let (dot, scale) = (cpu.to_float(dots[t]), float.splat(tokens.scales[t][unit]));
+        sums[t] = if H::MINIMA {
+            let codes = cpu.to_float(cpu.splat(tokens.sums[t][unit]));
+            let minima = float.mul(weights.minima, codes);
+            float.fma(float.fma(dot, weights.scales, minima), scale, sums[t])
+        } else {
+            float.fma(dot, float.mul(weights.scales, scale), sums[t])
+        };
     }
 }

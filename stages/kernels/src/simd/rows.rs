@@ -6,7 +6,7 @@
 
 use super::{Element, F16, Simd, load_padded, prefetch};
 use crate::formats::block::LINE_BYTES;
-use crate::formats::{ScaleType, WeightFormat, fp8};
+use crate::formats::{ScaleType, WeightFormat, codes::CodeKind, fp8};
 use crate::scalar::LANES;
 use crate::weights::{Floats, Weights};
 use bytemuck::TransparentWrapper;
@@ -44,37 +44,30 @@ pub enum Layout<'a> {
     Bf16(Rows<'a, u16>),
     F16(Rows<'a, F16>),
     Fp8(Rows<'a, u8>),
-    Int8,
-    Int4,
-    Int3,
-    Int2,
-    E2m1,
+    Codes(CodeKind),
 }
 
 impl<'a> Layout<'a> {
     /// That of a matrix.
     #[inline(always)]
     pub fn of(w: Weights<'a>) -> Layout<'a> {
-        match w.format() {
-            WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => {
-                match w.floats().expect("plain floats") {
-                    Floats::F32(data) => Layout::F32(Rows::plain(data, w.cols())),
-                    Floats::Bf16(data) => Layout::Bf16(Rows::plain(data, w.cols())),
-                    Floats::F16(data) => Layout::F16(Rows::plain(F16::wrap_slice(data), w.cols())),
-                }
+        if let Some(kind) = w.format().codes() {
+            return Layout::Codes(kind);
+        }
+        match (w.floats(), w.format()) {
+            (Some(Floats::F32(data)), _) => Layout::F32(Rows::plain(data, w.cols())),
+            (Some(Floats::Bf16(data)), _) => Layout::Bf16(Rows::plain(data, w.cols())),
+            (Some(Floats::F16(data)), _) => {
+                Layout::F16(Rows::plain(F16::wrap_slice(data), w.cols()))
             }
-            WeightFormat::Fp8Block128(scale) => Layout::Fp8(Rows {
+            (None, WeightFormat::Fp8Block128(scale)) => Layout::Fp8(Rows {
                 data: w.bytes(),
                 cols: w.cols(),
                 stride: fp8::row_bytes(scale, w.cols()),
                 head: fp8::row_scale_bytes(scale, w.cols()),
                 scale,
             }),
-            WeightFormat::Int8Row(_) => Layout::Int8,
-            WeightFormat::Int4Row(_) | WeightFormat::Int4Group(..) => Layout::Int4,
-            WeightFormat::Int2Row(_) => Layout::Int2,
-            WeightFormat::Int3Group64(_) => Layout::Int3,
-            WeightFormat::Mxfp4 => Layout::E2m1,
+            (None, format) => unreachable!("{format} has codes or floats"),
         }
     }
 }

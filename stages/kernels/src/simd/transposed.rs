@@ -7,10 +7,7 @@
 use super::columns::{Block, ColumnCode, Room, TILE_CHUNKS, TILE_COLUMNS, Tile};
 use super::rows::{Layout, Row, Rows, SCALE_CHUNKS};
 use super::{Element, Operation, Simd};
-use crate::formats::block::BLOCK_ROWS;
-use crate::formats::{
-    int2_row::Int2, int3_group::Int3, int4_group::Int4, int8_row::Int8, mxfp4::E2m1,
-};
+use crate::formats::{block::BLOCK_ROWS, codes::for_codes};
 use crate::scalar::LANES;
 use crate::weights::Weights;
 
@@ -31,11 +28,7 @@ impl Operation for Transposed<'_> {
             Layout::Bf16(rows) => all_rows(cpu, rows, q, y),
             Layout::F16(rows) => all_rows(cpu, rows, q, y),
             Layout::Fp8(rows) => all_rows(cpu, rows, q, y),
-            Layout::Int8 => all_blocks::<S, Int8>(cpu, w, q, y),
-            Layout::Int4 => all_blocks::<S, Int4>(cpu, w, q, y),
-            Layout::Int3 => all_blocks::<S, Int3>(cpu, w, q, y),
-            Layout::Int2 => all_blocks::<S, Int2>(cpu, w, q, y),
-            Layout::E2m1 => all_blocks::<S, E2m1>(cpu, w, q, y),
+            Layout::Codes(kind) => for_codes!(kind, C => all_blocks::<S, C>(cpu, w, q, y)),
         }
     }
 }

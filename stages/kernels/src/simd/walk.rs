@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::__cpuid;
+use std::sync::LazyLock;
 
 /// See the file's story.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +23,12 @@ pub enum Walk {
 impl Walk {
     /// The way of this CPU: AMD's cores touch, all others ask.
     pub fn of_this_cpu() -> Walk {
+        // Asking a CPU for its name takes microseconds where a hypervisor answers.
+        static WALK: LazyLock<Walk> = LazyLock::new(Walk::by_vendor);
+        *WALK
+    }
+
+    fn by_vendor() -> Walk {
         let vendor = __cpuid(0);
         let amd = [
             u32::from_le_bytes(*b"Auth"),

@@ -130,7 +130,14 @@ fn padding_is_plus_zero_whatever_the_scale() {
         let format: WeightFormat = format.parse().expect("a format's name");
         let weights = vec![byte; format.file_bytes(1, COLS)];
         let scale = (-1e-30f32).to_le_bytes();
-        let file = FileMatrix { format, rows: 1, cols: COLS, weights: &weights, scales: &scale };
+        let file = FileMatrix {
+            format,
+            layout: format.file_layout(),
+            rows: 1,
+            cols: COLS,
+            weights: &weights,
+            scales: &scale,
+        };
         let matrix = Matrix::from_file(&file);
         for kernels in all_kernels() {
             let x = Activations { data: &[1e-30; COLS], stride: COLS, rows: &[0] };

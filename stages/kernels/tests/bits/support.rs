@@ -2,7 +2,9 @@
 
 use millstream_kernels::formats::f16::f32_to_f16;
 use millstream_kernels::isa::ISAS;
-use millstream_kernels::{FileMatrix, Isa, Kernels, ScaleType, WeightFormat, Weights};
+use millstream_kernels::{
+    FileLayout, FileMatrix, GgmlType, Isa, Kernels, ScaleType, WeightFormat, Weights,
+};
 
 /// A small generator (SplitMix64), so that a failure repeats.
 pub struct Random(pub u64);
@@ -142,6 +144,7 @@ pub fn formats() -> Vec<WeightFormat> {
         "int3-g64:bf16",
         "fp8-e4m3-b128:ue8m0",
         "fp8-e4m3-b128:bf16",
+        "int8-g32:bf16",
     ];
     let more = more.into_iter().map(|name| name.parse().expect("a format's name"));
     WeightFormat::EACH.into_iter().chain(more).collect()
@@ -165,15 +168,30 @@ impl Matrix {
         kind: Kind,
         random: &mut Random,
     ) -> Matrix {
-        let weights = match format {
+        let mut weights = match format {
             WeightFormat::F32 => bytemuck::cast_slice(&random.vector(kind, rows * cols)).to_vec(),
             WeightFormat::Bf16 => floats_as(ScaleType::Bf16, &random.vector(kind, rows * cols)),
             WeightFormat::F16 => floats_as(ScaleType::F16, &random.vector(kind, rows * cols)),
             _ => (0..format.file_bytes(rows, cols)).map(|_| random.code(format, kind)).collect(),
         };
+        if let (FileLayout::Ggml, Some(block)) = (format.file_layout(), GgmlType::of(format)) {
+            for bytes in weights.chunks_exact_mut(block.block_bytes()) {
+                for place in block.half_places() {
+                    let half = floats_as(ScaleType::F16, &random.vector(kind, 1));
+                    bytes[*place..place + 2].copy_from_slice(&half);
+                }
+            }
+        }
         let scales = random.vector(kind, format.file_scales(rows, cols));
         let scales = format.scale_type().map_or(vec![], |scale| floats_as(scale, &scales));
-        Matrix::from_file(&FileMatrix { format, rows, cols, weights: &weights, scales: &scales })
+        Matrix::from_file(&FileMatrix {
+            format,
+            layout: format.file_layout(),
+            rows,
+            cols,
+            weights: &weights,
+            scales: &scales,
+        })
     }
 
     /// A file's matrix, laid out.
