@@ -128,7 +128,7 @@ fn server_options(args: &ServeArgs) -> Result<ServerOptions, Failure> {
 
 /// Starts the engine and gathers what the server needs of the model.
 fn served(args: &ServeArgs, directory: &Path) -> Result<Served, Failure> {
-    let mut options: Options = args.engine.tuned_options(directory)?;
+    let mut options: Options = args.engine.tuned_options(directory)?.serving();
     options.sequences_max = args.sequences as usize;
     options.queue_max = args.max_queue as usize;
     options.logits_rows_max = options.logits_rows_max.max(options.sequences_max);

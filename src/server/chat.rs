@@ -6,7 +6,7 @@ use super::events::Events;
 use super::fields::Fields;
 use super::limits::{BLOCKS_MAX, MESSAGES_MAX, TOKENS_MAX};
 use super::openai::{
-    NO_EFFECT, Telling, failed, fingerprint, finish_reason, sampling, telling, usage,
+    NO_EFFECT, Telling, failed, fingerprint, finish_reason, sampling, telling, usage, whole_usage,
 };
 use super::question::{Prompt, Question};
 use super::scores::of_chat;
@@ -186,6 +186,8 @@ pub struct ChatShape {
     pub include_usage: bool,
     /// Tokens of the prompt and of the answers so far, of a stream.
     tokens: (usize, usize),
+    /// Tokens of prompts that were known, of a stream.
+    cached_tokens: usize,
     /// Calls so far, of a stream, by choice.
     calls: Vec<usize>,
 }
@@ -193,7 +195,15 @@ pub struct ChatShape {
 impl ChatShape {
     /// A shape for one response.
     pub fn new(id: String, created: u64, model: String, include_usage: bool) -> ChatShape {
-        ChatShape { id, created, model, include_usage, tokens: (0, 0), calls: vec![] }
+        ChatShape {
+            id,
+            created,
+            model,
+            include_usage,
+            tokens: (0, 0),
+            cached_tokens: 0,
+            calls: vec![],
+        }
     }
 
     fn chunk(&self, choices: Value, usage: Option<Value>) -> Value {
@@ -258,7 +268,7 @@ impl Shape for ChatShape {
             "model": self.model,
             "system_fingerprint": fingerprint(),
             "choices": answers.iter().enumerate().map(choice).collect::<Vec<_>>(),
-            "usage": usage(prompt_tokens, answers.iter().map(|told| told.ending.tokens).sum()),
+            "usage": whole_usage(prompt_tokens, answers),
         })
     }
 
@@ -288,6 +298,7 @@ impl Shape for ChatShape {
             }
             News::End(ending) => {
                 self.tokens.1 += ending.tokens;
+                self.cached_tokens += ending.cached_tokens;
                 self.delta(choice, json!({}), Some(finish_reason(ending)), out);
             }
             News::Failed(fault) => self.failed(fault, out),
@@ -296,7 +307,12 @@ impl Shape for ChatShape {
 
     fn finish(&mut self, out: &mut Events) {
         if self.include_usage {
-            out.data(&self.chunk(json!([]), Some(usage(self.tokens.0, self.tokens.1))));
+            out.data(
+                &self.chunk(
+                    json!([]),
+                    Some(usage(self.tokens.0, self.tokens.1, self.cached_tokens)),
+                ),
+            );
         }
         out.done();
     }
@@ -324,7 +340,7 @@ mod tests {
     }
 
     fn ending() -> Ending {
-        Ending { reason: EndReason::Calls, tokens: 5 }
+        Ending { reason: EndReason::Calls, tokens: 5, cached_tokens: 0 }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::events::Events;
 use super::fields::Fields;
 use super::limits::CHOICES_MAX;
 use super::openai::{
-    NO_EFFECT, Telling, failed, fingerprint, finish_reason, sampling, telling, usage,
+    NO_EFFECT, Telling, failed, fingerprint, finish_reason, sampling, telling, usage, whole_usage,
 };
 use super::question::{Prompt, Question};
 use super::scores::of_completion;
@@ -95,6 +95,8 @@ pub struct CompletionShape {
     include_usage: bool,
     /// Tokens of the prompts and of the answers so far, of a stream.
     tokens: (usize, usize),
+    /// Tokens of prompts that were known, of a stream.
+    cached_tokens: usize,
     /// Characters so far, of a stream, by choice.
     offsets: Vec<usize>,
 }
@@ -102,7 +104,15 @@ pub struct CompletionShape {
 impl CompletionShape {
     /// A shape for one response.
     pub fn new(id: String, created: u64, model: String, include_usage: bool) -> CompletionShape {
-        CompletionShape { id, created, model, include_usage, tokens: (0, 0), offsets: vec![] }
+        CompletionShape {
+            id,
+            created,
+            model,
+            include_usage,
+            tokens: (0, 0),
+            cached_tokens: 0,
+            offsets: vec![],
+        }
     }
 
     fn object(&self, choices: Value) -> Value {
@@ -139,8 +149,7 @@ impl Shape for CompletionShape {
         };
         let choices = answers.iter().enumerate().map(choice).collect();
         let mut object = self.object(choices);
-        let answer_tokens = answers.iter().map(|told| told.ending.tokens).sum();
-        object["usage"] = usage(prompt_tokens, answer_tokens);
+        object["usage"] = whole_usage(prompt_tokens, answers);
         object
     }
 
@@ -160,6 +169,7 @@ impl Shape for CompletionShape {
             News::Call(_) => {}
             News::End(ending) => {
                 self.tokens.1 += ending.tokens;
+                self.cached_tokens += ending.cached_tokens;
                 let reason = Some(finish_reason(ending));
                 let choice = Self::choice(choice, "", Value::Null, reason);
                 self.chunk(json!([choice]), None, out);
@@ -170,7 +180,11 @@ impl Shape for CompletionShape {
 
     fn finish(&mut self, out: &mut Events) {
         if self.include_usage {
-            self.chunk(json!([]), Some(usage(self.tokens.0, self.tokens.1)), out);
+            self.chunk(
+                json!([]),
+                Some(usage(self.tokens.0, self.tokens.1, self.cached_tokens)),
+                out,
+            );
         }
         out.done();
     }

@@ -328,7 +328,7 @@ mod tests {
     }
 
     fn ending() -> Ending {
-        Ending { reason: EndReason::Calls, tokens: 5 }
+        Ending { reason: EndReason::Calls, tokens: 5, cached_tokens: 0 }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::events::Events;
 use super::fields::Fields;
 use super::limits::{CHOICES_MAX, STOP_BYTES_MAX, STOPS_MAX, TOKENS_MAX};
 use super::question::Question;
+use super::shape::Told;
 use serde_json::{Value, json};
 
 /// Fields of both endpoints that never change an answer.
@@ -96,12 +97,19 @@ pub fn stops(fields: &mut Fields<'_>, name: &'static str) -> Result<Vec<String>,
 }
 
 /// The usage object.
-pub fn usage(prompt_tokens: usize, answer_tokens: usize) -> Value {
+pub fn usage(prompt_tokens: usize, answer_tokens: usize, cached_tokens: usize) -> Value {
     json!({
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
         "prompt_tokens": prompt_tokens,
         "completion_tokens": answer_tokens,
         "total_tokens": prompt_tokens + answer_tokens,
     })
+}
+
+/// The usage of all answers to a question.
+pub fn whole_usage(prompt_tokens: usize, answers: &[Told]) -> Value {
+    let sum = |of: fn(&Ending) -> usize| answers.iter().map(|told| of(&told.ending)).sum();
+    usage(prompt_tokens, sum(|ending| ending.tokens), sum(|ending| ending.cached_tokens))
 }
 
 /// `finish_reason`.

@@ -285,6 +285,17 @@ fn another_model_and_a_prompt_that_is_too_long_are_refused_with_their_codes() {
 }
 
 #[test]
+fn prompt_that_is_known_is_read_once_and_told_as_cached() {
+    let long = format!("{} {BEGINNING}", "It was a dark and stormy night. ".repeat(30));
+    let first = post(common(), "/v1/chat/completions", &chat(&long, 8)).json();
+    let second = post(common(), "/v1/chat/completions", &chat(&long, 8)).json();
+    let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let prompt = second["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(cached >= 64 && cached < prompt, "{second}");
+    assert_eq!(first["choices"][0]["message"], second["choices"][0]["message"]);
+}
+
+#[test]
 fn models_are_listed_by_all_their_names() {
     let list = get(common(), "/v1/models").json();
     assert_eq!(list["object"], "list");

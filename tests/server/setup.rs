@@ -57,7 +57,7 @@ fn served(directory: &Path, template: ChatTemplate, sequences: usize) -> Served 
         sequences_max: sequences,
         logits_rows_max: sequences.max(16),
         context: Some(1024),
-        ..Options::default()
+        ..Options::default().serving()
     };
     let model = Model::open(directory).expect("it opens");
     let tokenizer = Tokenizer::open(directory).expect("good").expect("it has one");
