@@ -52,7 +52,7 @@ pub struct ServeArgs {
     #[arg(long, env = "MILLSTREAM_SEQUENCES", default_value = "8", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     sequences: u32,
     /// Answers that wait for their turn; more are told to come back later (429)
-    #[arg(long, env = "MILLSTREAM_MAX_QUEUE", default_value = "64", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    #[arg(long, env = "MILLSTREAM_MAX_QUEUE", default_value = "64", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
     max_queue: u32,
     /// Seconds that an answer may take, waiting included; 0 sets no bound
     #[arg(long, env = "MILLSTREAM_TIMEOUT_SECONDS", default_value = "3600", value_name = "N")]
@@ -128,8 +128,9 @@ fn server_options(args: &ServeArgs) -> Result<ServerOptions, Failure> {
 
 /// Starts the engine and gathers what the server needs of the model.
 fn served(args: &ServeArgs, directory: &Path) -> Result<Served, Failure> {
-    let mut options: Options = args.engine.tuned_options(directory)?;
+    let mut options: Options = args.engine.tuned_options(directory)?.serving();
     options.sequences_max = args.sequences as usize;
+    options.queue_max = args.max_queue as usize;
     options.logits_rows_max = options.logits_rows_max.max(options.sequences_max);
     options.learn = args.engine.use_file(&args.model, directory);
     let model = Model::open_with(directory, args.engine.checks())?;

@@ -10,10 +10,11 @@ use super::admission::Place;
 use super::errors::{Fault, FaultKind};
 use super::meter::Meter;
 use super::question::Question;
+use super::scores::TokenScore;
 use super::served::Served;
 use super::tools::ToolCall;
 use super::wording::{Piece, Wording};
-use crate::engine::{Event, Finish, Generation};
+use crate::engine::{Answer, Event, Finish, Generation, Token};
 use crate::text::{TextError, TextStream};
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -31,8 +32,13 @@ pub struct Part {
 /// What is new.
 #[derive(Clone, Debug)]
 pub enum News {
-    /// More text, whole characters.
-    Text(String),
+    /// More text.
+    Text {
+        /// Whole characters.
+        text: String,
+        /// Of the tokens since the last text, if asked for.
+        scores: Vec<TokenScore>,
+    },
     /// A call of a tool.
     Call(ToolCall),
     /// The answer is complete.
@@ -48,6 +54,8 @@ pub struct Ending {
     pub reason: EndReason,
     /// Tokens that were generated for it.
     pub tokens: usize,
+    /// Tokens of the prompt that were known from earlier ones.
+    pub cached_tokens: usize,
 }
 
 /// Why an answer ended.
@@ -137,6 +145,7 @@ fn start(
             generation: generation.clone(),
             wording: Wording::new(&question.stops, question.tools(choice)),
             tokens: 0,
+            scores: vec![],
             choice: choice as u32,
             parts: sender.clone(),
         };
@@ -154,12 +163,24 @@ fn start(
     })
 }
 
+/// Why an answer is cut before the engine ends it.
+enum Cut {
+    /// A stop string came.
+    Stop(String),
+    /// Nobody listens.
+    Gone,
+    /// Its tokens can't be told.
+    Failed(Fault),
+}
+
 /// Listens to one generation.
 struct Listener {
     served: Arc<Served>,
     generation: Arc<Generation>,
     wording: Wording,
     tokens: usize,
+    /// Of tokens whose text isn't told yet.
+    scores: Vec<TokenScore>,
     choice: u32,
     parts: UnboundedSender<Part>,
 }
@@ -169,85 +190,112 @@ impl Listener {
     fn listen(mut self, mut watch: super::meter::Watch) {
         let served = self.served.clone();
         let mut stream = TextStream::new(&served.tokenizer, true);
-        // Why it ended, once that is told.
-        let mut told = None;
+        let mut cut = None;
         let outcome = loop {
             match self.generation.next() {
-                Event::Token(_) if told.is_some() => {}
+                Event::Token(_) if cut.is_some() => {}
                 Event::Token(token) => {
                     watch.token();
                     self.tokens += 1;
                     // An end token has no text, also where the tokenizer doesn't call it special.
-                    if !served.stop_ids.contains(&token) {
-                        told = self.text(stream.push(token));
+                    if !served.stop_ids.contains(&token.id) {
+                        cut = self.score(&token).or_else(|| self.text(stream.push(token.id)));
                     }
-                    if told.is_some() {
+                    if cut.is_some() {
                         self.generation.cancel();
                     }
                 }
-                Event::Done(outcome) => break outcome,
+                Event::Done(outcome) => break outcome.map_err(Fault::from),
             }
         };
-        watch.ended(told.unwrap_or_else(|| match outcome.map_err(Fault::from) {
-            Ok(answer) => self.finish(&mut stream, answer.finish),
-            Err(fault) => self.fail(fault),
-        }));
+        let news = match (outcome, cut) {
+            (_, Some(Cut::Failed(fault))) | (Err(fault), _) => News::Failed(fault),
+            (Ok(answer), cut) => {
+                let cut = cut.or_else(|| self.rest(&mut stream));
+                self.ending(&answer, cut)
+            }
+        };
+        watch.ended(self.end_name(&news));
+        self.tell(news);
     }
 
-    /// The engine has ended the answer: tells what was held back, and the end.
-    fn finish(&mut self, stream: &mut TextStream<'_>, finish: Finish) -> &'static str {
-        if let Some(told) = self.text(stream.finish()) {
-            return told;
+    /// The engine has ended the answer: tells what was held back.
+    fn rest(&mut self, stream: &mut TextStream<'_>) -> Option<Cut> {
+        if let Some(cut) = self.text(stream.finish()) {
+            return Some(cut);
         }
         let rest = self.wording.finish();
-        if let Some(told) = self.pieces(rest) {
-            return told;
+        if rest.is_empty() && !self.scores.is_empty() {
+            // Tokens without text, such as special ones at the end.
+            let scores = std::mem::take(&mut self.scores);
+            self.tell(News::Text { text: String::new(), scores });
         }
-        let (reason, name) = match finish {
-            Finish::Stop if self.wording.called() => (EndReason::Calls, "stop"),
-            Finish::Stop => (EndReason::Stop, "stop"),
-            Finish::Length | Finish::ContextFull => (EndReason::Length, "length"),
-            Finish::Cancelled => (EndReason::Length, "abort"),
+        self.pieces(rest)
+    }
+
+    fn ending(&self, answer: &Answer, cut: Option<Cut>) -> News {
+        let reason = match (cut, answer.finish) {
+            (Some(Cut::Failed(fault)), _) => return News::Failed(fault),
+            (Some(Cut::Stop(stop)), _) => EndReason::StopString(stop),
+            (_, Finish::Stop) if self.wording.called() => EndReason::Calls,
+            (_, Finish::Stop) => EndReason::Stop,
+            (_, Finish::Length | Finish::ContextFull) => EndReason::Length,
+            // Whoever cancelled hears nothing more.
+            (_, Finish::Cancelled) => EndReason::Length,
         };
-        self.end(reason);
-        name
+        let cached_tokens = answer.statistics.cached_tokens;
+        News::End(Ending { reason, tokens: self.tokens, cached_tokens })
     }
 
-    fn fail(&self, fault: Fault) -> &'static str {
-        self.tell(News::Failed(fault));
-        "error"
+    /// The end as it is counted.
+    fn end_name(&self, news: &News) -> &'static str {
+        match news {
+            News::Failed(_) => "error",
+            _ if self.parts.is_closed() => "abort",
+            News::End(Ending { reason: EndReason::Length, .. }) => "length",
+            _ => "stop",
+        }
     }
 
-    /// Passes text on; the reason if that was all.
-    fn text(&mut self, text: Result<String, TextError>) -> Option<&'static str> {
-        let text = match text {
-            Ok(text) => text,
-            Err(error) => return Some(self.fail(Fault::from(error))),
-        };
-        let pieces = self.wording.push(&text);
-        self.pieces(pieces)
+    /// Passes text on; why that was all, if it was.
+    fn text(&mut self, text: Result<String, TextError>) -> Option<Cut> {
+        match text {
+            Ok(text) => {
+                let pieces = self.wording.push(&text);
+                self.pieces(pieces)
+            }
+            Err(error) => Some(Cut::Failed(Fault::from(error))),
+        }
     }
 
-    fn pieces(&self, pieces: Vec<Piece>) -> Option<&'static str> {
+    /// Keeps what was asked about a token until its text is told.
+    fn score(&mut self, token: &Token) -> Option<Cut> {
+        let found = token.log_probabilities.as_ref()?;
+        match TokenScore::new(&self.served.tokenizer, token.id, found) {
+            Ok(score) => {
+                self.scores.push(score);
+                None
+            }
+            Err(error) => Some(Cut::Failed(Fault::from(error))),
+        }
+    }
+
+    fn pieces(&mut self, pieces: Vec<Piece>) -> Option<Cut> {
         for piece in pieces {
             match piece {
-                Piece::Text(text) => self.tell(News::Text(text)),
+                Piece::Text(text) => {
+                    let scores = std::mem::take(&mut self.scores);
+                    self.tell(News::Text { text, scores });
+                }
                 Piece::Call(name, arguments) => {
                     let id = self.served.numbers.identity("");
                     let arguments = arguments.to_string();
                     self.tell(News::Call(ToolCall { id, name, arguments }));
                 }
-                Piece::Stop(stop) => {
-                    self.end(EndReason::StopString(stop));
-                    return Some("stop");
-                }
+                Piece::Stop(stop) => return Some(Cut::Stop(stop)),
             }
         }
-        self.parts.is_closed().then_some("abort")
-    }
-
-    fn end(&self, reason: EndReason) {
-        self.tell(News::End(Ending { reason, tokens: self.tokens }));
+        self.parts.is_closed().then_some(Cut::Gone)
     }
 
     /// A caller that has gone away doesn't hear it.

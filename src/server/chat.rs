@@ -6,11 +6,13 @@ use super::events::Events;
 use super::fields::Fields;
 use super::limits::{BLOCKS_MAX, MESSAGES_MAX, TOKENS_MAX};
 use super::openai::{
-    NO_EFFECT, Telling, failed, fingerprint, finish_reason, sampling, telling, usage,
+    NO_EFFECT, Telling, failed, fingerprint, finish_reason, sampling, telling, usage, whole_usage,
 };
 use super::question::{Prompt, Question};
+use super::scores::of_chat;
 use super::shape::{Shape, Told};
 use super::tools::{self, ToolCall};
+use crate::sampler::TOP_LOG_PROBABILITIES_MAX;
 use crate::text::Message;
 use serde_json::{Value, json};
 
@@ -40,15 +42,12 @@ impl ChatRequest {
         if let Some(most) = fields.count("max_completion_tokens", 1, TOKENS_MAX)? {
             question.max_tokens = Some(most as usize);
         }
+        question.log_probabilities = log_probabilities(&mut fields)?;
         let telling = telling(&mut fields)?;
         fields.ignore(&NO_EFFECT);
         fields.ignore(&["parallel_tool_calls"]);
         fields.only_neutral(&[
-            ("presence_penalty", &[json!(0)]),
-            ("frequency_penalty", &[json!(0)]),
             ("logit_bias", &[json!({})]),
-            ("logprobs", &[json!(false)]),
-            ("top_logprobs", &[json!(0)]),
             ("response_format", &[json!({"type": "text"})]),
             ("modalities", &[json!(["text"])]),
             ("functions", &[json!([])]),
@@ -56,6 +55,17 @@ impl ChatRequest {
         ])?;
         fields.finish()?;
         Ok(ChatRequest { model, question, telling })
+    }
+}
+
+/// `logprobs` and, with it, `top_logprobs`.
+fn log_probabilities(fields: &mut Fields<'_>) -> Result<Option<usize>, Fault> {
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let most = TOP_LOG_PROBABILITIES_MAX as u64;
+    match (wanted, fields.count("top_logprobs", 0, most)?) {
+        (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(fields.fault("top_logprobs", "it needs logprobs: true")),
     }
 }
 
@@ -176,6 +186,8 @@ pub struct ChatShape {
     pub include_usage: bool,
     /// Tokens of the prompt and of the answers so far, of a stream.
     tokens: (usize, usize),
+    /// Tokens of prompts that were known, of a stream.
+    cached_tokens: usize,
     /// Calls so far, of a stream, by choice.
     calls: Vec<usize>,
 }
@@ -183,7 +195,15 @@ pub struct ChatShape {
 impl ChatShape {
     /// A shape for one response.
     pub fn new(id: String, created: u64, model: String, include_usage: bool) -> ChatShape {
-        ChatShape { id, created, model, include_usage, tokens: (0, 0), calls: vec![] }
+        ChatShape {
+            id,
+            created,
+            model,
+            include_usage,
+            tokens: (0, 0),
+            cached_tokens: 0,
+            calls: vec![],
+        }
     }
 
     fn chunk(&self, choices: Value, usage: Option<Value>) -> Value {
@@ -202,8 +222,20 @@ impl ChatShape {
     }
 
     fn delta(&self, choice: u32, delta: Value, finish_reason: Option<&str>, out: &mut Events) {
+        self.scored(choice, delta, Value::Null, finish_reason, out);
+    }
+
+    /// A delta with log-probabilities.
+    fn scored(
+        &self,
+        choice: u32,
+        delta: Value,
+        scores: Value,
+        finish_reason: Option<&str>,
+        out: &mut Events,
+    ) {
         let choice = json!({
-            "index": choice, "delta": delta, "logprobs": null, "finish_reason": finish_reason,
+            "index": choice, "delta": delta, "logprobs": scores, "finish_reason": finish_reason,
         });
         out.data(&self.chunk(json!([choice]), None));
     }
@@ -225,7 +257,7 @@ impl Shape for ChatShape {
             json!({
                 "index": index,
                 "message": message,
-                "logprobs": null,
+                "logprobs": of_chat(&told.scores),
                 "finish_reason": finish_reason(&told.ending),
             })
         };
@@ -236,7 +268,7 @@ impl Shape for ChatShape {
             "model": self.model,
             "system_fingerprint": fingerprint(),
             "choices": answers.iter().enumerate().map(choice).collect::<Vec<_>>(),
-            "usage": usage(prompt_tokens, answers.iter().map(|told| told.ending.tokens).sum()),
+            "usage": whole_usage(prompt_tokens, answers),
         })
     }
 
@@ -255,7 +287,9 @@ impl Shape for ChatShape {
 
     fn news(&mut self, choice: u32, news: &News, out: &mut Events) {
         match news {
-            News::Text(text) => self.delta(choice, json!({"content": text}), None, out),
+            News::Text { text, scores } => {
+                self.scored(choice, json!({"content": text}), of_chat(scores), None, out);
+            }
             News::Call(call) => {
                 let index = self.calls[choice as usize];
                 self.calls[choice as usize] += 1;
@@ -264,6 +298,7 @@ impl Shape for ChatShape {
             }
             News::End(ending) => {
                 self.tokens.1 += ending.tokens;
+                self.cached_tokens += ending.cached_tokens;
                 self.delta(choice, json!({}), Some(finish_reason(ending)), out);
             }
             News::Failed(fault) => self.failed(fault, out),
@@ -272,7 +307,12 @@ impl Shape for ChatShape {
 
     fn finish(&mut self, out: &mut Events) {
         if self.include_usage {
-            out.data(&self.chunk(json!([]), Some(usage(self.tokens.0, self.tokens.1))));
+            out.data(
+                &self.chunk(
+                    json!([]),
+                    Some(usage(self.tokens.0, self.tokens.1, self.cached_tokens)),
+                ),
+            );
         }
         out.done();
     }
@@ -300,12 +340,13 @@ mod tests {
     }
 
     fn ending() -> Ending {
-        Ending { reason: EndReason::Calls, tokens: 5 }
+        Ending { reason: EndReason::Calls, tokens: 5, cached_tokens: 0 }
     }
 
     #[test]
     fn calls_are_told_whole_in_the_public_shape() {
-        let told = Told { text: String::new(), calls: vec![call()], ending: ending() };
+        let told =
+            Told { text: String::new(), scores: vec![], calls: vec![call()], ending: ending() };
         let choice = &shape().whole(3, &[told])["choices"][0];
         assert_eq!(choice["finish_reason"], "tool_calls");
         assert_eq!(choice["message"]["content"], Value::Null);

@@ -6,10 +6,12 @@ use super::events::Events;
 use super::fields::Fields;
 use super::limits::CHOICES_MAX;
 use super::openai::{
-    NO_EFFECT, Telling, failed, fingerprint, finish_reason, sampling, telling, usage,
+    NO_EFFECT, Telling, failed, fingerprint, finish_reason, sampling, telling, usage, whole_usage,
 };
 use super::question::{Prompt, Question};
+use super::scores::of_completion;
 use super::shape::{Shape, Told};
+use crate::sampler::TOP_LOG_PROBABILITIES_MAX;
 use serde_json::{Value, json};
 
 /// Tokens of an answer where the caller names no number, as in the public API.
@@ -42,13 +44,12 @@ impl CompletionRequest {
         if question.prompts.len() as u64 * u64::from(question.choices) > CHOICES_MAX {
             return Err(fields.fault("n", format!("at most {CHOICES_MAX} answers in all")));
         }
+        let most = TOP_LOG_PROBABILITIES_MAX as u64;
+        question.log_probabilities = fields.count("logprobs", 0, most)?.map(|top| top as usize);
         let telling = telling(&mut fields)?;
         fields.ignore(&NO_EFFECT);
         fields.only_neutral(&[
-            ("presence_penalty", &[json!(0)]),
-            ("frequency_penalty", &[json!(0)]),
             ("logit_bias", &[json!({})]),
-            ("logprobs", &[]),
             ("echo", &[json!(false)]),
             ("suffix", &[json!("")]),
             ("best_of", &[json!(1), json!(question.choices)]),
@@ -94,12 +95,24 @@ pub struct CompletionShape {
     include_usage: bool,
     /// Tokens of the prompts and of the answers so far, of a stream.
     tokens: (usize, usize),
+    /// Tokens of prompts that were known, of a stream.
+    cached_tokens: usize,
+    /// Characters so far, of a stream, by choice.
+    offsets: Vec<usize>,
 }
 
 impl CompletionShape {
     /// A shape for one response.
     pub fn new(id: String, created: u64, model: String, include_usage: bool) -> CompletionShape {
-        CompletionShape { id, created, model, include_usage, tokens: (0, 0) }
+        CompletionShape {
+            id,
+            created,
+            model,
+            include_usage,
+            tokens: (0, 0),
+            cached_tokens: 0,
+            offsets: vec![],
+        }
     }
 
     fn object(&self, choices: Value) -> Value {
@@ -121,9 +134,9 @@ impl CompletionShape {
         out.data(&chunk);
     }
 
-    fn choice(index: usize, text: &str, finish_reason: Option<&str>) -> Value {
+    fn choice(index: usize, text: &str, scores: Value, finish_reason: Option<&str>) -> Value {
         json!({
-            "index": index, "text": text, "logprobs": null, "finish_reason": finish_reason,
+            "index": index, "text": text, "logprobs": scores, "finish_reason": finish_reason,
         })
     }
 }
@@ -131,27 +144,34 @@ impl CompletionShape {
 impl Shape for CompletionShape {
     fn whole(&self, prompt_tokens: usize, answers: &[Told]) -> Value {
         let choice = |(index, told): (usize, &Told)| {
-            Self::choice(index, &told.text, Some(finish_reason(&told.ending)))
+            let scores = of_completion(&told.scores, 0);
+            Self::choice(index, &told.text, scores, Some(finish_reason(&told.ending)))
         };
         let choices = answers.iter().enumerate().map(choice).collect();
         let mut object = self.object(choices);
-        let answer_tokens = answers.iter().map(|told| told.ending.tokens).sum();
-        object["usage"] = usage(prompt_tokens, answer_tokens);
+        object["usage"] = whole_usage(prompt_tokens, answers);
         object
     }
 
-    fn begin(&mut self, prompt_tokens: usize, _count: usize, _out: &mut Events) {
+    fn begin(&mut self, prompt_tokens: usize, count: usize, _out: &mut Events) {
         self.tokens.0 = prompt_tokens;
+        self.offsets = vec![0; count];
     }
 
     fn news(&mut self, choice: u32, news: &News, out: &mut Events) {
         let choice = choice as usize;
         match news {
-            News::Text(text) => self.chunk(json!([Self::choice(choice, text, None)]), None, out),
+            News::Text { text, scores } => {
+                let scores = of_completion(scores, self.offsets[choice]);
+                self.offsets[choice] += text.chars().count();
+                self.chunk(json!([Self::choice(choice, text, scores, None)]), None, out);
+            }
             News::Call(_) => {}
             News::End(ending) => {
                 self.tokens.1 += ending.tokens;
-                let choice = Self::choice(choice, "", Some(finish_reason(ending)));
+                self.cached_tokens += ending.cached_tokens;
+                let reason = Some(finish_reason(ending));
+                let choice = Self::choice(choice, "", Value::Null, reason);
                 self.chunk(json!([choice]), None, out);
             }
             News::Failed(fault) => self.failed(fault, out),
@@ -160,7 +180,11 @@ impl Shape for CompletionShape {
 
     fn finish(&mut self, out: &mut Events) {
         if self.include_usage {
-            self.chunk(json!([]), Some(usage(self.tokens.0, self.tokens.1)), out);
+            self.chunk(
+                json!([]),
+                Some(usage(self.tokens.0, self.tokens.1, self.cached_tokens)),
+                out,
+            );
         }
         out.done();
     }

@@ -163,7 +163,8 @@ impl From<EngineError> for Fault {
         use EngineError as E;
         let kind = match &error {
             E::ContextExceeded { .. } => FaultKind::TooManyTokens,
-            E::EmptyPrompt | E::Token { .. } => FaultKind::Invalid,
+            E::EmptyPrompt | E::Token { .. } | E::LogProbabilities { .. } => FaultKind::Invalid,
+            E::QueueFull { .. } | E::QueueTimeout { .. } => FaultKind::Busy,
             _ => FaultKind::Engine,
         };
         Fault::new(kind, error.to_string())

@@ -51,9 +51,9 @@ impl MessageRequest {
             question.stops = stops(&mut fields, "stop_sequences")?;
             stream = fields.flag("stream")?.unwrap_or(false);
             fields.ignore(&["metadata", "service_tier"]);
-            fields.only_neutral(&[("top_k", &[])])?;
+            question.top_k = fields.count("top_k", 0, u64::from(u32::MAX))?.map(|k| k as u32);
         }
-        fields.ignore(&["cache_control"]);
+        fields.ignore(&["cache_control", "user_profile_id", "workspace_id", "diagnostics"]);
         fields.only_neutral(&[("thinking", &[json!({"type": "disabled"})])])?;
         fields.finish()?;
         Ok(MessageRequest { model, question, stream })
@@ -275,7 +275,7 @@ impl Shape for MessageShape {
 
     fn news(&mut self, _choice: u32, news: &News, out: &mut Events) {
         match news {
-            News::Text(text) => {
+            News::Text { text, .. } => {
                 if !self.in_text {
                     self.begin_block(json!({"type": "text", "text": ""}), out);
                     self.in_text = true;
@@ -328,20 +328,22 @@ mod tests {
     }
 
     fn ending() -> Ending {
-        Ending { reason: EndReason::Calls, tokens: 5 }
+        Ending { reason: EndReason::Calls, tokens: 5, cached_tokens: 0 }
     }
 
     #[test]
     fn calls_are_blocks_of_their_own_whole_and_streamed() {
         let mut shape = MessageShape::new("msg_1".into(), "m".into());
-        let told = Told { text: "So".into(), calls: vec![call()], ending: ending() };
+        let told =
+            Told { text: "So".into(), scores: vec![], calls: vec![call()], ending: ending() };
         let whole = shape.whole(3, &[told]);
         assert_eq!(whole["stop_reason"], "tool_use");
         let block = json!({"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}});
         assert_eq!(whole["content"][1], block);
         let mut out = Events::default();
         shape.begin(3, 1, &mut out);
-        let news = [News::Text("So".into()), News::Call(call()), News::Text("on".into())];
+        let text = |text: &str| News::Text { text: text.into(), scores: vec![] };
+        let news = [text("So"), News::Call(call()), text("on")];
         news.iter().for_each(|news| shape.news(0, news, &mut out));
         shape.news(0, &News::End(ending()), &mut out);
         shape.finish(&mut out);

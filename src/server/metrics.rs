@@ -56,10 +56,10 @@ pub fn page(state: &ServerState) -> String {
 }
 
 fn of_server(state: &ServerState, page: &mut Page) {
-    let (running, waiting) = state.admission.counts();
+    let load = state.served.engine.load();
     let meter = &state.meter;
-    page.one("num_requests_running", "gauge", "Answers that are made now", running);
-    page.one("num_requests_waiting", "gauge", "Answers that wait for their turn", waiting);
+    page.one("num_requests_running", "gauge", "Answers that are made now", load.running);
+    page.one("num_requests_waiting", "gauge", "Answers that wait for their turn", load.waiting);
     let tokens = meter.prompt_tokens.load(Relaxed);
     page.one("prompt_tokens_total", "counter", "Tokens of prompts", tokens);
     let tokens = meter.answer_tokens.load(Relaxed);

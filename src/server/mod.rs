@@ -14,6 +14,7 @@
 //! | `shape.rs`, `events.rs` | how an API tells answers, whole or as server-sent events |
 //! | `openai.rs`, `chat.rs`, `completions.rs` | OpenAI's two endpoints |
 //! | `messages.rs` | Anthropic's endpoint |
+//! | `scores.rs` | log-probabilities of tokens |
 //! | `models.rs` | the list of models |
 //! | `errors.rs`, `dialect.rs` | faults in the shape of the caller's API |
 //! | `meter.rs`, `metrics.rs` | what is counted, and how Prometheus reads it |
@@ -40,6 +41,7 @@ mod models;
 mod openai;
 mod question;
 mod routes;
+mod scores;
 mod served;
 mod shape;
 mod state;

@@ -6,10 +6,11 @@ use super::events::Events;
 use super::fields::Fields;
 use super::limits::{CHOICES_MAX, STOP_BYTES_MAX, STOPS_MAX, TOKENS_MAX};
 use super::question::Question;
+use super::shape::Told;
 use serde_json::{Value, json};
 
 /// Fields of both endpoints that never change an answer.
-pub const NO_EFFECT: [&str; 7] = [
+pub const NO_EFFECT: [&str; 9] = [
     "user",
     "metadata",
     "store",
@@ -17,6 +18,9 @@ pub const NO_EFFECT: [&str; 7] = [
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
+    "prompt_cache_options",
+    // A guess of the answer, to make it sooner.
+    "prediction",
 ];
 
 /// How a response is told.
@@ -54,6 +58,11 @@ pub fn telling(fields: &mut Fields<'_>) -> Result<Telling, Fault> {
 pub fn sampling(fields: &mut Fields<'_>, question: &mut Question) -> Result<(), Fault> {
     question.temperature = fields.number("temperature", 0.0, 2.0)?;
     question.top_p = fields.number("top_p", 0.0, 1.0)?;
+    question.top_k = fields.count("top_k", 0, u64::from(u32::MAX))?.map(|k| k as u32);
+    question.min_p = fields.number("min_p", 0.0, 1.0)?;
+    question.repetition_penalty = fields.number("repetition_penalty", 0.01, 100.0)?;
+    question.presence_penalty = fields.number("presence_penalty", -2.0, 2.0)?;
+    question.frequency_penalty = fields.number("frequency_penalty", -2.0, 2.0)?;
     question.seed = fields.seed("seed")?;
     question.stops = stops(fields, "stop")?;
     if let Some(most) = fields.count("max_tokens", 1, TOKENS_MAX)? {
@@ -88,12 +97,19 @@ pub fn stops(fields: &mut Fields<'_>, name: &'static str) -> Result<Vec<String>,
 }
 
 /// The usage object.
-pub fn usage(prompt_tokens: usize, answer_tokens: usize) -> Value {
+pub fn usage(prompt_tokens: usize, answer_tokens: usize, cached_tokens: usize) -> Value {
     json!({
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
         "prompt_tokens": prompt_tokens,
         "completion_tokens": answer_tokens,
         "total_tokens": prompt_tokens + answer_tokens,
     })
+}
+
+/// The usage of all answers to a question.
+pub fn whole_usage(prompt_tokens: usize, answers: &[Told]) -> Value {
+    let sum = |of: fn(&Ending) -> usize| answers.iter().map(|told| of(&told.ending)).sum();
+    usage(prompt_tokens, sum(|ending| ending.tokens), sum(|ending| ending.cached_tokens))
 }
 
 /// `finish_reason`.

@@ -35,6 +35,18 @@ pub struct Question {
     pub temperature: Option<f32>,
     /// The nucleus; none follows the makers' advice.
     pub top_p: Option<f32>,
+    /// So many likeliest tokens are kept; none keeps all.
+    pub top_k: Option<u32>,
+    /// Tokens less likely than this share of the likeliest are left out.
+    pub min_p: Option<f32>,
+    /// Of tokens that prompt or answer have.
+    pub repetition_penalty: Option<f32>,
+    /// Of tokens that the answer has.
+    pub presence_penalty: Option<f32>,
+    /// Of tokens as often as the answer has them.
+    pub frequency_penalty: Option<f32>,
+    /// Say the log-probabilities of tokens and of so many likeliest.
+    pub log_probabilities: Option<usize>,
     /// Which draw; none takes a new one.
     pub seed: Option<u64>,
     /// Any of these ends an answer, and isn't in it.
@@ -58,6 +70,12 @@ impl Question {
             max_tokens: None,
             temperature: None,
             top_p: None,
+            top_k: None,
+            min_p: None,
+            repetition_penalty: None,
+            presence_penalty: None,
+            frequency_penalty: None,
+            log_probabilities: None,
             seed: None,
             stops: vec![],
         }

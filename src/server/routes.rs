@@ -150,20 +150,26 @@ async fn answer<S: Shape>(
 /// Waits until all answers are complete.
 async fn collect(mut answers: Answers) -> Result<(usize, Vec<Told>), Fault> {
     let mut texts = vec![String::new(); answers.count];
+    let mut scores = vec![vec![]; answers.count];
     let mut calls = vec![vec![]; answers.count];
     let mut endings = vec![None; answers.count];
     while endings.iter().any(Option::is_none) {
         let broken = || Fault::new(FaultKind::Engine, "an answer ended without a word");
         let part = answers.next().await.ok_or_else(broken)?;
         match part.news {
-            News::Text(text) => texts[part.choice as usize] += &text,
+            News::Text { text, scores: some } => {
+                texts[part.choice as usize] += &text;
+                scores[part.choice as usize].extend(some);
+            }
             News::Call(call) => calls[part.choice as usize].push(call),
             News::End(ending) => endings[part.choice as usize] = Some(ending),
             News::Failed(fault) => return Err(fault),
         }
     }
-    let told = texts.into_iter().zip(calls).zip(endings.into_iter().flatten());
-    let told = told.map(|((text, calls), ending)| Told { text, calls, ending }).collect();
+    let told = texts.into_iter().zip(scores).zip(calls).zip(endings.into_iter().flatten());
+    let told = told
+        .map(|(((text, scores), calls), ending)| Told { text, scores, calls, ending })
+        .collect();
     Ok((answers.prompt_tokens, told))
 }
 
@@ -235,15 +241,15 @@ async fn one_model(
 
 async fn health(State(state): Shared) -> Response<Body> {
     let ending = state.ending.load(Ordering::Relaxed);
-    let (running, waiting) = state.admission.counts();
+    let load = state.served.engine.load();
     let mut response = respond_json(&json!({
         "status": if ending { "ending" } else { "ok" },
         "model": state.served.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "context": state.served.context(),
         "answers_at_once_max": state.admission.at_once(),
-        "answers_running": running,
-        "answers_waiting": waiting,
+        "answers_running": load.running,
+        "answers_waiting": load.waiting,
         "engine": state.served.engine.start_line,
         "warnings": state.served.engine.warnings,
     }));

@@ -146,16 +146,25 @@ impl Served {
                 return Err(Fault::new(FaultKind::TooManyTokens, message));
             }
             let room = self.context() - ids.len();
+            let none = Sampling::GREEDY;
             let request = Request {
                 sampling: Sampling {
                     temperature: question.temperature.or(self.advice.temperature).unwrap_or(1.0),
-                    top_p: question.top_p.or(self.advice.top_p).unwrap_or(1.0),
+                    top_p: question.top_p.or(self.advice.top_p).unwrap_or(none.top_p),
+                    top_k: question.top_k.unwrap_or(none.top_k),
+                    min_p: question.min_p.unwrap_or(none.min_p),
+                    repetition_penalty: question
+                        .repetition_penalty
+                        .unwrap_or(none.repetition_penalty),
+                    presence_penalty: question.presence_penalty.unwrap_or(none.presence_penalty),
+                    frequency_penalty: question.frequency_penalty.unwrap_or(none.frequency_penalty),
                     seed,
                 },
+                log_probabilities: question.log_probabilities,
                 stop_ids: self.stop_ids.clone(),
                 ..Request::greedy(ids, question.max_tokens.unwrap_or(room).min(room))
             };
-            requests.extend((0..question.choices).map(|_| request.clone()));
+            requests.extend(request.choices(question.choices));
         }
         Ok(requests)
     }

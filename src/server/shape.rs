@@ -5,6 +5,7 @@
 use super::answers::{Ending, News};
 use super::errors::Fault;
 use super::events::Events;
+use super::scores::TokenScore;
 use super::tools::ToolCall;
 use serde_json::Value;
 
@@ -13,6 +14,8 @@ use serde_json::Value;
 pub struct Told {
     /// Its text, without calls.
     pub text: String,
+    /// Of its tokens, if asked for.
+    pub scores: Vec<TokenScore>,
     /// The tools that it calls.
     pub calls: Vec<ToolCall>,
     /// How it ended.

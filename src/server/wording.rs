@@ -109,8 +109,7 @@ mod tests {
         let expected = [
             Piece::Text("Well".into()),
             Piece::Call("say".into(), json!({"text": "END"})),
-            Piece::Text("More".into()),
-            Piece::Text(" ".into()),
+            Piece::Text("More ".into()),
             Piece::Stop("END".into()),
         ];
         assert_eq!(pieces, expected);

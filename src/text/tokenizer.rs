@@ -92,6 +92,17 @@ impl Tokenizer {
         self.inner.decode(ids, skip_special).map_err(|error| self.refused(error.to_string()))
     }
 
+    /// A token's text as it stands behind others: with the blank that some decoders drop at the start
+    /// of a text. A part of a character is U+FFFD.
+    ///
+    /// # Errors
+    /// When the tokenizer refuses the id.
+    pub fn token_text(&self, id: u32) -> Result<String, TextError> {
+        let once = self.decode(&[id], false)?;
+        let twice = self.decode(&[id, id], false)?;
+        Ok(twice.strip_prefix(once.as_str()).unwrap_or(&once).to_owned())
+    }
+
     /// The id of a token that is spelt so in the vocabulary.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
@@ -172,6 +183,14 @@ mod tests {
         assert!(tokenizer.check_vocabulary(600).is_ok());
         let error = tokenizer.check_vocabulary(599).unwrap_err().to_string();
         assert!(error.contains("599") && error.contains("tokenizer.json"), "{error}");
+    }
+
+    #[test]
+    fn token_has_its_text_with_its_blank() {
+        let tokenizer = Tokenizer::open(&data("smollm2-tokenizer")).unwrap().unwrap();
+        let ids = tokenizer.encode("Hello world", false).unwrap();
+        let texts: Vec<String> = ids.iter().map(|&id| tokenizer.token_text(id).unwrap()).collect();
+        assert_eq!(texts, ["Hello", " world"]);
     }
 
     #[test]

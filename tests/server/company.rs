@@ -93,15 +93,39 @@ fn clients_that_vanish_leave_no_sequence_behind() {
 }
 
 #[test]
+fn two_hundred_clients_that_vanish_are_all_forgotten() {
+    let limits = ServerLimits { queue_max: 256, ..Default::default() };
+    let server = start(8, &ServerOptions { limits, ..options() });
+    let streams: Vec<_> = (0..200).map(|_| begin_stream(server.address(), 900)).collect();
+    let (running, waiting) = server.counts();
+    assert!(running == 8 && waiting > 100, "{running} {waiting}");
+    drop(streams);
+    wait_until_idle(&server, Duration::from_secs(5));
+    assert_eq!(server.served().engine.load().running, 0);
+    assert!(say(server.address(), "The").len() > 5, "the server lives on");
+}
+
+/// More is told than all buffers between the two can hold, and nothing of it is read.
+#[test]
 fn reader_that_takes_nothing_holds_up_nobody_and_is_given_up() {
-    let limits = ServerLimits { write_time: Duration::from_millis(300), ..Default::default() };
-    let server = start(2, &ServerOptions { limits, ..options() });
-    let stuck = begin_stream(server.address(), 900);
+    let limits = ServerLimits { write_time: Duration::from_millis(500), ..Default::default() };
+    let server = start(8, &ServerOptions { limits, ..options() });
+    let mut body = chat(BEGINNINGS[0], 900);
+    (body["stream"], body["n"], body["top_logprobs"]) = (json!(true), json!(7), json!(20));
+    body["logprobs"] = json!(true);
+    let mut stuck = connect(server.address());
+    let body = body.to_string();
+    let bytes = request_bytes("POST", "/v1/chat/completions", &[], body.as_bytes());
+    stuck.write_all(&bytes).expect("sent");
     let alone = say(server.address(), BEGINNINGS[1]);
     assert_eq!(alone, say(common(), BEGINNINGS[1]));
-    // Its answer is made to the end, or its connection is given up; either frees its place.
-    wait_until_idle(&server, Duration::from_secs(60));
-    drop(stuck);
+    wait_until_idle(&server, Duration::from_secs(120));
+    std::thread::sleep(Duration::from_secs(2));
+    let mut told = vec![];
+    let ended = std::io::Read::read_to_end(&mut stuck, &mut told);
+    assert!(told.len() > 100_000, "{} bytes", told.len());
+    let whole = String::from_utf8_lossy(&told[told.len() - 100..]).contains("[DONE]");
+    assert!(!whole, "it was given up: {ended:?}, {} bytes", told.len());
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn errors_have_the_public_shape_and_name_the_field() {
     for (body, status, kind, word) in [
         (no_tokens, 400, "invalid_request_error", "max_tokens"),
         (with("temperature", json!(1.5)), 400, "invalid_request_error", "temperature"),
-        (with("top_k", json!(5)), 400, "invalid_request_error", "top_k"),
+        (with("top_k", json!(-5)), 400, "invalid_request_error", "top_k"),
         (with("thinking", json!({"type": "enabled"})), 400, "invalid_request_error", "thinking"),
         (with("model", json!("claude-9")), 404, "not_found_error", "claude-9"),
         (

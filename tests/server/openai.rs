@@ -135,6 +135,83 @@ fn same_seed_draws_the_same_and_others_differ() {
 }
 
 #[test]
+fn several_choices_differ_and_come_back_in_their_places() {
+    let mut body = chat(BEGINNING, 24);
+    (body["temperature"], body["seed"], body["n"]) = (json!(1.2), json!(7), json!(3));
+    let first = post(common(), "/v1/chat/completions", &body).json();
+    let texts: Vec<&str> = first["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| choice["message"]["content"].as_str().unwrap())
+        .collect();
+    assert!(texts.len() == 3 && texts[0] != texts[1] && texts[1] != texts[2], "{texts:?}");
+    assert_eq!(first["usage"]["completion_tokens"], 72);
+    body["stream"] = json!(true);
+    let mut streamed = vec![String::new(); 3];
+    for chunk in post(common(), "/v1/chat/completions", &body).chunks() {
+        let choice = &chunk["choices"][0];
+        let text = choice["delta"]["content"].as_str().unwrap_or_default();
+        streamed[choice["index"].as_u64().unwrap() as usize] += text;
+    }
+    assert_eq!(streamed, texts);
+}
+
+#[test]
+fn log_probabilities_are_told_with_every_token() {
+    let mut body = chat(BEGINNING, 8);
+    (body["logprobs"], body["top_logprobs"]) = (json!(true), json!(3));
+    let whole = post(common(), "/v1/chat/completions", &body).json();
+    let choice = &whole["choices"][0];
+    let content = choice["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len(), 8);
+    let text: String = content.iter().map(|entry| entry["token"].as_str().unwrap()).collect();
+    assert_eq!(choice["message"]["content"], text);
+    for entry in content {
+        // Greedy: the token is the likeliest, and no probability is above one.
+        assert_eq!(entry["top_logprobs"].as_array().unwrap().len(), 3);
+        assert_eq!(entry["top_logprobs"][0]["token"], entry["token"]);
+        let values: Vec<f64> =
+            (0..3).map(|at| entry["top_logprobs"][at]["logprob"].as_f64().unwrap()).collect();
+        assert!(values[0] <= 0.0 && values[0] >= values[1] && values[1] >= values[2], "{entry}");
+    }
+    body["stream"] = json!(true);
+    let streamed: Vec<Value> = post(common(), "/v1/chat/completions", &body)
+        .chunks()
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array().cloned())
+        .flatten()
+        .collect();
+    assert_eq!(&streamed, content);
+    let body = json!({"prompt": BEGINNING, "temperature": 0, "max_tokens": 8, "logprobs": 2});
+    let plain = post(common(), "/v1/completions", &body).json();
+    let told = &plain["choices"][0]["logprobs"];
+    let values: Vec<&Value> = content.iter().map(|entry| &entry["logprob"]).collect();
+    assert_eq!(json!(values), told["token_logprobs"]);
+    assert_eq!(told["text_offset"][0], 0);
+    assert_eq!(told["top_logprobs"][0].as_object().unwrap().len(), 2);
+}
+
+#[test]
+fn penalties_and_cuts_reach_the_sampler() {
+    let say = |more: &[(&str, Value)]| {
+        let mut body = chat(BEGINNING, 40);
+        for (field, value) in more {
+            body[*field] = value.clone();
+        }
+        let body = post(common(), "/v1/chat/completions", &body).json();
+        body["choices"][0]["message"]["content"].as_str().expect("text").to_owned()
+    };
+    let plain = say(&[]);
+    assert_ne!(say(&[("frequency_penalty", json!(2))]), plain);
+    assert_ne!(say(&[("presence_penalty", json!(2))]), plain);
+    assert_ne!(say(&[("repetition_penalty", json!(1.5))]), plain);
+    // One token to choose from is greedy at any temperature.
+    assert_eq!(say(&[("temperature", json!(2)), ("top_k", json!(1))]), plain);
+    assert_eq!(say(&[("temperature", json!(2)), ("min_p", json!(1))]), plain);
+}
+
+#[test]
 fn fields_that_would_change_the_answer_are_refused_by_name() {
     for (field, value) in [
         ("temperature", json!(3)),
@@ -147,6 +224,13 @@ fn fields_that_would_change_the_answer_are_refused_by_name() {
         ("stream", json!("yes")),
         ("stream_options", json!({"include_usage": true})),
         ("logit_bias", json!({"5": 10})),
+        ("presence_penalty", json!(2.5)),
+        ("frequency_penalty", json!("much")),
+        ("repetition_penalty", json!(0)),
+        ("top_k", json!(-1)),
+        ("min_p", json!(1.5)),
+        ("logprobs", json!(3)),
+        ("top_logprobs", json!(5)),
         ("response_format", json!({"type": "json_object"})),
         ("functions", json!([{"name": "f"}])),
         ("modalities", json!(["audio"])),
@@ -198,6 +282,17 @@ fn another_model_and_a_prompt_that_is_too_long_are_refused_with_their_codes() {
         assert_eq!(long.status, 400);
         assert_eq!(long.json()["error"]["code"], "context_length_exceeded");
     }
+}
+
+#[test]
+fn prompt_that_is_known_is_read_once_and_told_as_cached() {
+    let long = format!("{} {BEGINNING}", "It was a dark and stormy night. ".repeat(30));
+    let first = post(common(), "/v1/chat/completions", &chat(&long, 8)).json();
+    let second = post(common(), "/v1/chat/completions", &chat(&long, 8)).json();
+    let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let prompt = second["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(cached >= 64 && cached < prompt, "{second}");
+    assert_eq!(first["choices"][0]["message"], second["choices"][0]["message"]);
 }
 
 #[test]

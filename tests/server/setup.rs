@@ -42,22 +42,28 @@ pub fn start(sequences: usize, options: &ServerOptions) -> Server {
 
 /// The embedded model, ready to be served.
 pub fn embedded_model(sequences: usize) -> Served {
-    served(&MODEL.1, ChatTemplate::paragraphs(), sequences)
+    served(&MODEL.1, ChatTemplate::paragraphs(), sequences, 1024)
+}
+
+/// A server whose answers are short, whatever is asked.
+pub fn start_short(sequences: usize, options: &ServerOptions) -> Server {
+    let served = served(&MODEL.1, ChatTemplate::paragraphs(), sequences, 64);
+    Server::start(served, options).expect("it starts")
 }
 
 /// A reference model with its own chat template.
 pub fn tiny_model(name: &str) -> Served {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny").join(name);
     let template = ChatTemplate::open(&directory).expect("good").expect("it has one");
-    served(&directory, template, 2)
+    served(&directory, template, 2, 1024)
 }
 
-fn served(directory: &Path, template: ChatTemplate, sequences: usize) -> Served {
+fn served(directory: &Path, template: ChatTemplate, sequences: usize, context: usize) -> Served {
     let options = Options {
         sequences_max: sequences,
         logits_rows_max: sequences.max(16),
-        context: Some(1024),
-        ..Options::default()
+        context: Some(context),
+        ..Options::default().serving()
     };
     let model = Model::open(directory).expect("it opens");
     let tokenizer = Tokenizer::open(directory).expect("good").expect("it has one");
