@@ -377,6 +377,30 @@ fn nothing_gives_nothing_and_no_columns_give_zero() {
     }
 }
 
+/// The rule gives what decoded weights and decoded activations give, but for rounding of the sums.
+#[test]
+fn the_rule_is_the_product_of_weights_and_activations() {
+    for format in formats() {
+        let case = Case::new(format, 20, 300, 2, Kind::Ordinary);
+        let words = case.stored.lay_out(20);
+        let w = weights(format, 20, 300, &words);
+        let Rows { layout, ref codes, ref scales, .. } = case.rows;
+        for token in 0..2 {
+            let x = |c: usize| {
+                let code = codes[token * layout.codes() + layout.order.place(c)];
+                f64::from(code) * f64::from(scales[token * layout.units() + c / layout.unit])
+            };
+            for row in 0..20 {
+                let products = (0..300).map(|c| f64::from(w.weight(row, c)) * x(c));
+                let (mut sum, mut size) = (0.0, 0.0);
+                products.for_each(|p| (sum, size) = (sum + p, size + p.abs()));
+                let got = f64::from(case.want[token * 20 + row]);
+                assert!((got - sum).abs() <= 1e-5 * size, "{format}, row {row}: {got} not {sum}");
+            }
+        }
+    }
+}
+
 /// The layouts that formats ask for, each once.
 fn layouts(cols: usize) -> Vec<ActivationLayout> {
     let mut layouts: Vec<ActivationLayout> = vec![];
