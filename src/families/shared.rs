@@ -131,17 +131,23 @@ pub fn rope(
         (None, Some(default)) => config.optional_number("rope_theta", range)?.unwrap_or(default),
         (None, None) => config.number("rope_theta", range)?,
     };
-    // The older field counts where the newer one names no kind.
-    let named = |section: &ConfigReader| section.has("rope_type") || section.has("type");
-    let scaling = match parameters.filter(named) {
-        Some(parameters) => Some(parameters),
-        None => config.section("rope_scaling")?,
+    // The older field counts where the newer one names no kind, and must not name another.
+    let older = config.section("rope_scaling")?;
+    let scaling = match (parameters.filter(|parameters| names_kind(parameters)), older) {
+        (Some(parameters), Some(older)) if names_kind(&older) => {
+            let (newer, older) = (rope_kind(&parameters)?, rope_kind(&older)?);
+            config.require(older == newer, || {
+                format!("rope_parameters is of kind \"{newer}\", rope_scaling of kind \"{older}\"")
+            })?;
+            Some(parameters)
+        }
+        (Some(parameters), _) => Some(parameters),
+        (None, older) => older,
     };
     let plain = RopeSpec { theta, interleaved, scaling: RopeScaling::None };
     let Some(scaling) = scaling else { return Ok((plain, 1.0)) };
-    let named = scaling.optional_text("rope_type")?;
     let factors = 1.0..=1e6;
-    match named.or(scaling.optional_text("type")?).unwrap_or("default") {
+    match rope_kind(&scaling)? {
         "default" => Ok((plain, 1.0)),
         "linear" => {
             let scaling = RopeScaling::Linear { factor: scaling.number("factor", factors)? };
@@ -156,6 +162,15 @@ pub fn rope(
             Err(scaling.unsupported("rope_type", &format!("\"{other}\""), supported))
         }
     }
+}
+
+fn names_kind(section: &ConfigReader) -> bool {
+    section.has("rope_type") || section.has("type")
+}
+
+fn rope_kind(section: &ConfigReader) -> Result<&str> {
+    let named = section.optional_text("rope_type")?;
+    Ok(named.or(section.optional_text("type")?).unwrap_or("default"))
 }
 
 /// The parameters of YaRN as transformers' `_compute_yarn_parameters` reads them.
