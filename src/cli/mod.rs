@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `flags.rs` | flags that several commands share, and what they mean for the engine |
 //! | `run.rs`, `prompt.rs` | `run`: generate once |
+//! | `sampling.rs` | flags that say how tokens are chosen |
+//! | `chat.rs`, `conversation.rs`, `lines.rs`, `interrupt.rs` | `chat`: a conversation in the terminal |
 //! | `plan.rs` | `plan`: memory, slots and ceilings of a model on this machine |
 //! | `inspect.rs` | `inspect`: what is in a model |
 //! | `convert.rs` | `convert`: a model into a pack |
@@ -16,14 +18,19 @@
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 used wrongly.
 
 mod bench;
+mod chat;
+mod conversation;
 mod convert;
 mod doctor;
 mod flags;
 mod guard;
 mod inspect;
+mod interrupt;
+mod lines;
 mod plan;
 mod prompt;
 mod run;
+mod sampling;
 mod speed;
 mod stream;
 mod topology;
@@ -47,6 +54,8 @@ struct Cli {
 enum Command {
     /// Generate once, streaming to stdout; statistics go to stderr
     Run(Box<run::RunArgs>),
+    /// Talk with a model, in the terminal or over a pipe
+    Chat(Box<chat::ChatArgs>),
     /// Show where memory would go, and how fast memory and drive could let a model run
     Plan(Box<plan::PlanArgs>),
     /// Show a model's family, dimensions, formats and sizes
@@ -124,6 +133,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
@@ -181,15 +191,18 @@ mod tests {
     #[test]
     fn every_engine_flag_has_its_variable() {
         let command = Cli::command();
-        let run = command.find_subcommand("run").expect("the run command");
-        for argument in run.get_arguments().filter(|argument| argument.get_long().is_some()) {
-            let long = argument.get_long().expect("filtered above");
-            if ["help", "version"].contains(&long) {
-                continue;
+        for name in ["run", "chat"] {
+            let command = command.find_subcommand(name).expect("the command");
+            let flags = command.get_arguments().filter(|argument| argument.get_long().is_some());
+            for argument in flags {
+                let long = argument.get_long().expect("filtered above");
+                if ["help", "version"].contains(&long) {
+                    continue;
+                }
+                let expected = format!("MILLSTREAM_{}", long.replace('-', "_").to_uppercase());
+                let variable = argument.get_env().and_then(|variable| variable.to_str());
+                assert_eq!(variable, Some(expected.as_str()), "--{long}");
             }
-            let expected = format!("MILLSTREAM_{}", long.replace('-', "_").to_uppercase());
-            let variable = argument.get_env().and_then(|variable| variable.to_str());
-            assert_eq!(variable, Some(expected.as_str()), "--{long}");
         }
     }
 }
