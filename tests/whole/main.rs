@@ -1,6 +1,7 @@
 //! Tests of the whole, in one binary: one link, shared support.
 
 mod bench;
+mod chat;
 mod colibri;
 mod colibri_writer;
 mod command;
