@@ -113,7 +113,7 @@ const CONTRADICTIONS: &[(&[(&str, &str)], &str)] = &[
         "[64, 64]",
     ),
     (&[("quantization_config", "{\"quant_method\":\"fp8\",\"fmt\":\"e5m2\"}")], "e5m2"),
-    (&[("model_type", "\"llama\"")], "glm_moe_dsa"),
+    (&[("model_type", "\"bert\"")], "glm_moe_dsa"),
     (&[("model_type", "null")], "model_type"),
     (&[("model_type", "7")], "model_type"),
     (
