@@ -6,8 +6,9 @@
 //! inside.
 
 use millstream::engine::{Engine, Event, Model, Options, Request};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use millstream_stages::gauge::{Series, Snapshot};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Tokens of the stream that are looked at alone.
 const ALONE_TOKENS: usize = 300;
@@ -18,14 +19,16 @@ fn prompt(seed: u32, tokens: usize, vocabulary: usize) -> Vec<u32> {
     (0..tokens as u32).map(|i| word(i) % vocabulary as u32).collect()
 }
 
-/// The 50th and 99th percentile in ms.
-fn percentiles(gaps: &mut [Duration]) -> (f64, f64) {
-    gaps.sort_unstable();
-    let at = |share: f64| gaps[((gaps.len() - 1) as f64 * share).round() as usize];
-    (at(0.5).as_secs_f64() * 1e3, at(0.99).as_secs_f64() * 1e3)
+/// What was recorded between tokens since then: the 50th and 99th percentile in ms, and how many.
+fn between_tokens(engine: &Engine, before: &Snapshot) -> (f64, f64, u64) {
+    let recorded = engine.gauges().snapshot().since(before);
+    let found = recorded.iter().find(|(series, _)| *series == Series::InterToken);
+    let (_, times) = found.expect("every engine records it");
+    let ms = |percent| times.percentile_ns(percent) as f64 / 1e6;
+    (ms(50.0), ms(99.0), times.records())
 }
 
-fn measure(name: &str, directory: &std::path::Path, tokens: usize, pace: Option<f64>) {
+fn measure(name: &str, directory: &Path, tokens: usize, pace: Option<f64>) {
     let model = Model::open(directory).expect("the model opens");
     let (vocabulary, context_max) = (model.spec.vocabulary, model.spec.context_max);
     let context = context_max.min(tokens + 4096);
@@ -36,37 +39,27 @@ fn measure(name: &str, directory: &std::path::Path, tokens: usize, pace: Option<
     let engine = Engine::start(model, &options).expect("it starts");
     let stream = Request::greedy(prompt(1, 30, vocabulary), context - 31);
     let stream = engine.begin(&stream).expect("it can be met");
-    let mut last = Instant::now();
-    let mut gap = || {
-        let Event::Token(_) = stream.next() else { panic!("the stream ended") };
-        let gap = last.elapsed();
-        last = Instant::now();
-        gap
+    let hear = |count: usize| {
+        for _ in 0..count {
+            assert!(matches!(stream.next(), Event::Token(_)), "the stream ended");
+        }
     };
     // The first tokens load experts.
-    for _ in 0..50 {
-        gap();
-    }
-    let mut alone: Vec<Duration> = (0..ALONE_TOKENS).map(|_| gap()).collect();
-    let since = Instant::now();
+    hear(50);
+    let before = engine.gauges().snapshot();
+    hear(ALONE_TOKENS);
+    let (alone_p50, alone_p99, _) = between_tokens(&engine, &before);
+    let (before, since) = (engine.gauges().snapshot(), Instant::now());
     let long = Request::greedy(prompt(2, tokens, vocabulary), 1);
     let long = engine.begin(&long).expect("it can be met");
-    let (mut beside, mut reading) = (vec![], true);
-    std::thread::scope(|scope| {
-        let read = scope.spawn(|| while !matches!(long.next(), Event::Done(_)) {});
-        while reading {
-            beside.push(gap());
-            reading = !read.is_finished();
-        }
-    });
+    while !matches!(long.next(), Event::Done(_)) {}
     let read_s = since.elapsed().as_secs_f64();
-    let ((alone_p50, alone_p99), (p50, p99)) = (percentiles(&mut alone), percentiles(&mut beside));
+    let (p50, p99, count) = between_tokens(&engine, &before);
     println!(
         "{name}: alone p50 {alone_p50:.2} p99 {alone_p99:.2} ms; beside {tokens} tokens p50 {p50:.2} p99 \
-         {p99:.2} ms ({:.2} and {:.2} times) over {} tokens; the prompt took {read_s:.1} s",
+         {p99:.2} ms ({:.2} and {:.2} times) over {count} tokens; the prompt took {read_s:.1} s",
         p50 / alone_p50,
         p99 / alone_p99,
-        beside.len(),
     );
 }
 

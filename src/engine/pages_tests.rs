@@ -145,9 +145,9 @@ impl World {
                 let Running { table, tokens, fed } = &mut self.running[place];
                 let end = (*fed + count).min(table.pages.len() * BLOCK);
                 tokens.resize(tokens.len().max(end), 1);
-                for position in *fed..end {
+                for (position, &token) in tokens.iter().enumerate().take(end).skip(*fed) {
                     let page = table.pages[position / BLOCK] as usize;
-                    self.held[page][position % BLOCK] = Some((position, tokens[position]));
+                    self.held[page][position % BLOCK] = Some((position, token));
                 }
                 *fed = end;
                 self.pages.publish(table, &tokens[..end]);
@@ -166,9 +166,9 @@ impl World {
         for Running { table, tokens, fed } in &self.running {
             table.pages.iter().for_each(|&page| readers[page as usize] += 1);
             // Nobody's pages were written by others: each fed position is where it was put.
-            for position in 0..*fed {
+            for (position, &token) in tokens.iter().enumerate().take(*fed) {
                 let page = table.pages[position / BLOCK] as usize;
-                let wanted = Some((position, tokens[position]));
+                let wanted = Some((position, token));
                 assert_eq!(self.held[page][position % BLOCK], wanted, "position {position}");
             }
         }
