@@ -53,6 +53,8 @@ fn allocations_in_decode(spec: ModelSpec, slots: usize, sampling: Sampling) -> u
         guard_period: None,
         ..Options::default()
     };
+    // Pages become known under way, and waves are timed.
+    let options = options.serving();
     let engine = Engine::start(engine_model, &options).expect("the engine starts");
     // Far longer than what is measured: the answer's end, which allocates, must not come into it.
     let request = Request { sampling, ..Request::greedy(vec![1, 2, 3], 16_000) };
@@ -75,10 +77,19 @@ fn allocations_in_decode(spec: ModelSpec, slots: usize, sampling: Sampling) -> u
 #[test]
 fn steady_decode_allocates_nothing() {
     let sampled = Sampling { temperature: 0.8, top_p: 0.9, seed: 3, ..Sampling::GREEDY };
+    let all = Sampling {
+        top_k: 5,
+        min_p: 0.01,
+        repetition_penalty: 1.1,
+        presence_penalty: 0.2,
+        frequency_penalty: 0.1,
+        ..sampled
+    };
     let cases = [
         ("resident", small_spec(), EXPERTS, Sampling::GREEDY),
         ("streamed", small_spec(), 2, Sampling::GREEDY),
         ("sampled", small_spec(), EXPERTS, sampled),
+        ("sampled with every setting", small_spec(), EXPERTS, all),
         ("alternating attention, streamed", alternating_spec(), 2, Sampling::GREEDY),
     ];
     for (name, spec, slots, sampling) in cases {

@@ -5,6 +5,8 @@
 //! | `flags.rs` | flags that several commands share, and what they mean for the engine |
 //! | `run.rs`, `prompt.rs` | `run`: generate once |
 //! | `serve.rs` | `serve`: a model for the clients of public APIs |
+//! | `sampling.rs` | flags that say how tokens are chosen |
+//! | `chat.rs`, `conversation.rs`, `lines.rs`, `interrupt.rs` | `chat`: a conversation in the terminal |
 //! | `plan.rs` | `plan`: memory, slots and ceilings of a model on this machine |
 //! | `inspect.rs` | `inspect`: what is in a model |
 //! | `convert.rs` | `convert`: a model into a pack |
@@ -17,14 +19,19 @@
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 used wrongly.
 
 mod bench;
+mod chat;
+mod conversation;
 mod convert;
 mod doctor;
 mod flags;
 mod guard;
 mod inspect;
+mod interrupt;
+mod lines;
 mod plan;
 mod prompt;
 mod run;
+mod sampling;
 mod serve;
 mod speed;
 mod stream;
@@ -51,6 +58,8 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Serve a model over HTTP to clients of OpenAI's and Anthropic's APIs
     Serve(Box<serve::ServeArgs>),
+    /// Talk with a model, in the terminal or over a pipe
+    Chat(Box<chat::ChatArgs>),
     /// Show where memory would go, and how fast memory and drive could let a model run
     Plan(Box<plan::PlanArgs>),
     /// Show a model's family, dimensions, formats and sizes
@@ -129,6 +138,7 @@ pub fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Chat(args) => chat::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
@@ -186,16 +196,18 @@ mod tests {
     #[test]
     fn every_engine_flag_has_its_variable() {
         let command = Cli::command();
-        let of = |name| command.find_subcommand(name).expect("a command").get_arguments();
-        let arguments = of("run").chain(of("serve"));
-        for argument in arguments.filter(|argument| argument.get_long().is_some()) {
-            let long = argument.get_long().expect("filtered above");
-            if ["help", "version"].contains(&long) {
-                continue;
+        for name in ["run", "chat", "serve"] {
+            let command = command.find_subcommand(name).expect("the command");
+            let flags = command.get_arguments().filter(|argument| argument.get_long().is_some());
+            for argument in flags {
+                let long = argument.get_long().expect("filtered above");
+                if ["help", "version"].contains(&long) {
+                    continue;
+                }
+                let expected = format!("MILLSTREAM_{}", long.replace('-', "_").to_uppercase());
+                let variable = argument.get_env().and_then(|variable| variable.to_str());
+                assert_eq!(variable, Some(expected.as_str()), "--{long}");
             }
-            let expected = format!("MILLSTREAM_{}", long.replace('-', "_").to_uppercase());
-            let variable = argument.get_env().and_then(|variable| variable.to_str());
-            assert_eq!(variable, Some(expected.as_str()), "--{long}");
         }
     }
 }

@@ -6,6 +6,7 @@
 use super::flags::{EngineFlags, ModelFlag, held_bytes, write_file};
 use super::guard::check_ids;
 use super::prompt::{Prompt, PromptFlags, read_ids};
+use super::sampling::SamplingFlags;
 use super::{Failure, print};
 use crate::engine::{Answer, Engine, Model, Request};
 use crate::sampler::Sampling;
@@ -35,22 +36,8 @@ pub struct RunArgs {
         value_name = "N"
     )]
     max_tokens: usize,
-    /// 0 always takes the likeliest token; higher is more varied [default: what the model's
-    /// generation_config.json advises for text, 0 for ids]
-    #[arg(long, env = "MILLSTREAM_TEMPERATURE", allow_negative_numbers = true, value_name = "T")]
-    temperature: Option<f32>,
-    /// Draw from the likeliest tokens whose probabilities reach this sum [default: as above, or 1]
-    #[arg(long, env = "MILLSTREAM_TOP_P", allow_negative_numbers = true, value_name = "P")]
-    top_p: Option<f32>,
-    /// Which draw; the same seed gives the same answer
-    #[arg(
-        long,
-        env = "MILLSTREAM_SEED",
-        allow_negative_numbers = true,
-        default_value = "0",
-        value_name = "N"
-    )]
-    seed: u64,
+    #[command(flatten)]
+    sampling: SamplingFlags,
     /// Go on where the model would end its answer
     #[arg(long, env = "MILLSTREAM_IGNORE_EOS", value_parser = FalseyValueParser::new())]
     ignore_eos: bool,
@@ -154,14 +141,7 @@ fn sampling(args: &RunArgs, directory: &Path) -> Result<Sampling, Failure> {
         Some(_) => SamplingAdvice::default(),
         None => sampling_advice(directory)?,
     };
-    let sampling = Sampling {
-        temperature: args.temperature.or(advice.temperature).unwrap_or(0.0),
-        top_p: args.top_p.or(advice.top_p).unwrap_or(1.0),
-        seed: args.seed,
-        ..Sampling::GREEDY
-    };
-    sampling.check().map_err(|error| Failure::Usage(error.to_string()))?;
-    Ok(sampling)
+    args.sampling.sampling(&advice)
 }
 
 /// Every token that one of the model's files calls an end.

@@ -7,7 +7,8 @@
 use super::EngineError;
 use super::scheduler::Command;
 use super::sequence::Event;
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
 
 /// An answer under way. Dropping it ends the generation at the next token.
 pub struct Generation {
@@ -21,6 +22,17 @@ impl Generation {
     pub fn next(&self) -> Event {
         let stopped = |_| Event::Done(Box::new(Err(EngineError::Stopped)));
         self.events.recv().unwrap_or_else(stopped)
+    }
+
+    /// Waits so long at most for what comes next.
+    pub fn next_within(&self, time: Duration) -> Option<Event> {
+        match self.events.recv_timeout(time) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                Some(Event::Done(Box::new(Err(EngineError::Stopped))))
+            }
+        }
     }
 
     /// Asks for the end at the next token; [`Event::Done`] still comes.

@@ -30,6 +30,8 @@ pub struct Pace {
     handed: usize,
     /// Waves with prompt rows since one went without.
     mixed: u32,
+    /// A wave of answers goes without prompt rows, beside it too, to be measured.
+    measures: bool,
     /// Prompt rows of waves without answers that ended since answers were last, and their time in ns.
     aside: (usize, u64),
 }
@@ -44,6 +46,7 @@ impl Pace {
             rows_max: rows_max as f64,
             handed: 0,
             mixed: 0,
+            measures: false,
             aside: (0, 0),
         }
     }
@@ -52,14 +55,14 @@ impl Pace {
     /// the same wave.
     pub fn prompt_rows(&mut self, answering: usize, rides: usize) -> usize {
         if self.most.is_none() || answering == 0 {
-            self.aside = (0, 0);
+            (self.aside, self.measures) = ((0, 0), false);
             return usize::MAX;
         }
         if rides > 0 {
             self.handed = 0;
+            self.measures = self.plain_ns[rides] == 0.0 || self.mixed >= MIXED_MAX;
         }
-        let unknown = self.plain_ns[answering.min(self.plain_ns.len() - 1)] == 0.0;
-        if unknown || self.mixed >= MIXED_MAX {
+        if self.measures {
             return 0;
         }
         (self.rows as usize).max(1).saturating_sub(self.handed)
@@ -82,7 +85,7 @@ impl Pace {
             self.aside = (prompt_rows, ns);
             return;
         }
-        self.aside = (0, 0);
+        (self.aside, self.measures) = ((0, 0), false);
         let plain_ns = &mut self.plain_ns[answering];
         if prompt_rows == 0 {
             let share = if *plain_ns == 0.0 { 1.0 } else { NEW_SHARE };
@@ -163,6 +166,25 @@ mod tests {
     fn prompts_have_all_rows_where_nobody_answers_or_nothing_is_asked() {
         assert_eq!(Pace::new(Some(1.75), 4, 128).prompt_rows(0, 0), usize::MAX);
         assert_eq!(Pace::new(None, 4, 128).prompt_rows(3, 3), usize::MAX);
+    }
+
+    #[test]
+    fn prompts_go_on_beside_answers_in_waves_of_their_own() {
+        let mut pace = Pace::new(Some(1.75), 2, 128);
+        let mut rows = 0;
+        for _ in 0..40 {
+            // Two sequences answer, each in a wave of its own, and a prompt fills what is left.
+            for _ in 0..2 {
+                let beside = pace.prompt_rows(2, 1).min(8);
+                pace.handed_in(1, beside);
+                let alone = pace.prompt_rows(2, 0).min(8);
+                pace.handed_in(0, alone);
+                pace.took(0, alone, 10_000 * alone as u64);
+                pace.took(1, beside, 1_000_000 + 10_000 * beside as u64);
+                rows += beside + alone;
+            }
+        }
+        assert!(rows > 300, "{rows}");
     }
 
     #[test]

@@ -58,8 +58,7 @@ impl UseFile {
     /// # Errors
     /// When the model's own files can't be looked at.
     pub fn of_model(model: &Path) -> io::Result<Option<UseFile>> {
-        let variable = |name| std::env::var_os(name).map(PathBuf::from);
-        UseFile::of_model_in(model, state_directory(variable("XDG_STATE_HOME"), variable("HOME")))
+        UseFile::of_model_in(model, users_state_directory())
     }
 
     /// As [`UseFile::of_model`], with the state directory named.
@@ -212,6 +211,16 @@ fn is_writable(directory: &Path) -> bool {
     let trial = directory.join(format!(".millstream-trial-{}.tmp", std::process::id()));
     let made = OpenOptions::new().write(true).create_new(true).open(&trial).is_ok();
     made && std::fs::remove_file(&trial).is_ok()
+}
+
+/// The path of a file that is kept for the user from session to session; none where there is no place.
+pub fn state_file(name: &str) -> Option<PathBuf> {
+    users_state_directory().map(|directory| directory.join(name))
+}
+
+fn users_state_directory() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    state_directory(variable("XDG_STATE_HOME"), variable("HOME"))
 }
 
 /// `$XDG_STATE_HOME/millstream` or `~/.local/state/millstream`; relative paths don't count.

@@ -1,6 +1,7 @@
 //! Tests of the whole, in one binary: one link, shared support.
 
 mod bench;
+mod chat;
 mod colibri;
 mod colibri_writer;
 mod command;
@@ -15,6 +16,7 @@ mod heldout;
 mod learn;
 mod matrix;
 mod pack;
+mod prefixes;
 mod quality;
 mod reads;
 mod replay;

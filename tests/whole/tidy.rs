@@ -18,7 +18,7 @@ const UNSAFE_PLACES: [&str; 5] = [
 ];
 
 /// Packages that have one home each: crate name in code, prefixes of the home's path.
-const HOMES: [(&str, &str); 18] = [
+const HOMES: [(&str, &str); 20] = [
     ("hwlocality", "topology/src/hwloc.rs"),
     ("core_affinity", "topology/src/pin.rs"),
     ("memmap2", "topology/src/arena/"),
@@ -29,6 +29,8 @@ const HOMES: [(&str, &str); 18] = [
     ("toml", "topology/src/plan_file.rs"),
     ("xxhash_rust", "src/checkpoint/pack/"),
     ("indicatif", "src/cli/"),
+    ("rustyline", "src/cli/lines.rs"),
+    ("ctrlc", "src/cli/interrupt.rs"),
     ("hdrhistogram", "stages/src/gauge/"),
     ("parking_lot", "stages/src/"),
     ("axum", "src/server/"),
