@@ -114,8 +114,11 @@ impl Upcycle {
             return Err("the source's layers differ, and a Mixtral's don't".into());
         }
         let (attention, intermediate) = (attention.clone(), *intermediate);
-        let tokenizer = Tokenizer::open(&arguments.source)?.ok_or("the source has no tokenizer")?;
-        let tokens = tokenizer.encode(TEXT, false)?;
+        let tokens = match Tokenizer::open(&arguments.source)? {
+            Some(tokenizer) => tokenizer.encode(TEXT, false)?,
+            // A model without words: any of its ids.
+            None => (0..64).map(|i| i * 37 % spec.vocabulary as u32).collect(),
+        };
         eprintln!("reading {} tokens in order to turn the routers", tokens.len());
         let steps = StraightLine::<f32>::new(&spec, &*source).run(&tokens)?;
         let of_layer = |layer: usize| {
@@ -275,7 +278,7 @@ impl Upcycle {
         let logits = rows.iter().flat_map(|row| readings.iter().map(|x| dot(row, x)));
         let logits: Vec<f32> = logits.collect();
         let center = logits.iter().sum::<f32>() / logits.len() as f32;
-        let spread = logits.iter().map(|logit| (logit - center).powi(2)).sum::<f32>();
+        let spread = logits.iter().map(|logit| (logit - center) * (logit - center)).sum::<f32>();
         let factor = self.arguments.sharpness / (spread / logits.len() as f32).sqrt();
         rows.into_iter().flatten().map(|value| value * factor).collect()
     }
@@ -365,7 +368,7 @@ impl Random {
             let (a, b) = (2.0 * self.even() - 1.0, 2.0 * self.even() - 1.0);
             let square = a * a + b * b;
             if square < 1.0 {
-                return a * (-2.0 * square.ln() / square).sqrt();
+                return a * (-2.0 * libm::logf(square) / square).sqrt();
             }
         }
     }

@@ -156,7 +156,7 @@ fn constructs_of_published_templates_give_what_jinja_gives() {
         ),
         ("{{ messages[2]['content'].split('</think>', 1)[1] | trim }}", "Two"),
         ("{{ (messages[2].content.split('<think>') | last)[1:3] }}", "hm"),
-        ("{{ messages[-1].content.endswith('/nothink') }}", "true"),
+        ("{{ messages[-1].content.endswith('/nothink') }}", "True"),
         // State across a loop, slices, positions, neighbours.
         (
             "{% set ns = namespace(last=-1) %}{% for m in messages[1:] %}{% if m.role == 'user' \
