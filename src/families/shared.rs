@@ -133,7 +133,7 @@ pub fn rope(
     };
     // The older field counts where the newer one names no kind, and must not name another.
     let older = config.section("rope_scaling")?;
-    let scaling = match (parameters.filter(|parameters| names_kind(parameters)), older) {
+    let scaling = match (parameters.filter(names_kind), older) {
         (Some(parameters), Some(older)) if names_kind(&older) => {
             let (newer, older) = (rope_kind(&parameters)?, rope_kind(&older)?);
             config.require(older == newer, || {
