@@ -166,7 +166,7 @@ fn constructs_of_published_templates_give_what_jinja_gives() {
         (
             "{% for m in messages %}{% if loop.first or messages[loop.index0 - 1].role != 'user' \
              %}[{% endif %}{{ m.role[0] }}{% if loop.last %}.{% endif %}{% endfor %}",
-            "[s[uau.",
+            "[s[ua[u.",
         ),
         ("{% for m in messages[::-1] %}{{ m.role[0] }}{% endfor %}", "uaus"),
         // Absent and empty values, conditions in expressions, joins of texts.
