@@ -10,6 +10,9 @@ use millstream::engine::{Engine, Model, Options, Request};
 use millstream_kernels::Isa;
 use millstream_stages::prefetch::Lookahead;
 use millstream_stages::straight_line::StraightLine;
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A way of running: threads, policy, nodes, slots a layer, rows of a chunk, lookahead, waves,
@@ -96,4 +99,63 @@ fn every_family_gives_one_result_from_files_and_packs_with_the_least_slots() {
         }
         println!("{name}: {} ways each, one result", WAYS.len());
     });
+}
+
+/// A tensor to be written: its shape and bytes.
+type Written = (Vec<usize>, Vec<u8>);
+
+/// Writes a model again with the experts of every layer in two stacks, gate and up side by side, as
+/// transformers 5 holds them.
+fn stacked(from: &Path, to: &Path) {
+    let mut tensors: BTreeMap<String, Written> = BTreeMap::new();
+    let mut stacks: BTreeMap<String, BTreeMap<(usize, usize), Written>> = BTreeMap::new();
+    for entry in std::fs::read_dir(from).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|end| end != "safetensors")
+            || path.ends_with("ref.safetensors")
+        {
+            continue;
+        }
+        let bytes = std::fs::read(&path).expect("a shard");
+        for (name, view) in SafeTensors::deserialize(&bytes).expect("opens").tensors() {
+            assert_eq!(view.dtype(), Dtype::BF16, "{name}");
+            let written = (view.shape().to_vec(), view.data().to_vec());
+            let Some((prefix, rest)) = name.split_once(".mlp.experts.") else {
+                tensors.insert(name, written);
+                continue;
+            };
+            let (expert, matrix) = rest.split_once('.').expect("an expert's matrix");
+            let order = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
+            let order = order.iter().position(|name| *name == matrix).expect("one of three");
+            let stack = if order < 2 { "gate_up_proj" } else { "down_proj" };
+            let stack = stacks.entry(format!("{prefix}.mlp.experts.{stack}")).or_default();
+            stack.insert((expert.parse().expect("a number"), order), written);
+        }
+    }
+    for (name, parts) in stacks {
+        let matrices = if name.ends_with("gate_up_proj") { 2 } else { 1 };
+        let shape = &parts.values().next().expect("experts").0;
+        let shape = vec![parts.len() / matrices, matrices * shape[0], shape[1]];
+        let bytes = parts.into_values().flat_map(|(_, bytes)| bytes).collect();
+        tensors.insert(name, (shape, bytes));
+    }
+    let views = tensors.iter().map(|(name, (shape, bytes))| {
+        (name, TensorView::new(Dtype::BF16, shape.clone(), bytes).expect("a view"))
+    });
+    let file = safetensors::serialize(views, None).expect("serialised");
+    std::fs::write(to.join("model.safetensors"), file).expect("written");
+    std::fs::copy(from.join("config.json"), to.join("config.json")).expect("copied");
+}
+
+#[test]
+fn stacked_experts_give_what_experts_of_their_own_give() {
+    let from = data().join("tiny/qwen3-moe");
+    let room = tempfile::tempdir().expect("a temporary directory");
+    stacked(&from, room.path());
+    let tokens: Vec<u32> = (0..70).map(|i| (i * 37 + 11) % 500).collect();
+    let expected = expected(&from, &tokens);
+    for way in [WAYS[1], WAYS[7]] {
+        let found = found(room.path(), &tokens, Isa::Scalar, way);
+        assert!(found == expected, "{way:?}: stacks change the bytes");
+    }
 }
