@@ -197,13 +197,18 @@ impl EngineFlags {
         if self.learn.unwrap_or(usual) == LearnChoice::Off {
             return None;
         }
-        let refused = match UseFile::of_model(directory) {
-            Ok(Some(file)) => return Some(file),
-            Ok(None) => "neither the model's directory nor a state directory can be written".into(),
-            Err(error) => error.to_string(),
-        };
-        super::say(&format!("warning: uses of experts aren't learned: {refused}"));
-        None
+        match UseFile::of_model(directory) {
+            Ok(Some(file)) => Some(file),
+            Ok(None) => {
+                super::say(
+                    "warning: uses of experts aren't learned: neither the model's directory nor a \
+                     state directory can be written",
+                );
+                None
+            }
+            // What can't be read for a fingerprint can't be opened either, and that says why.
+            Err(_) => None,
+        }
     }
 
     /// What is checked of a pack's weights as they are read.
