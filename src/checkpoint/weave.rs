@@ -24,20 +24,18 @@ pub struct Weave {
 impl Weave {
     /// The weave of a part of this shape within its holder; None where it is a run by itself.
     pub fn of(view: &View, shape: [usize; 2]) -> Option<Weave> {
-        let [file_rows, file_cols] = View::holder(shape, view.share, view.transposed);
+        if !view.transposed && matches!(view.share, Share::All | Share::HalfOfRows(_)) {
+            return None;
+        }
+        let [_, file_cols] = View::holder(shape, view.share, view.transposed);
         let (first, apart) = match view.share {
             Share::All => ([0, 0], [1, 1]),
-            Share::HalfOfRows(0) if !view.transposed => return None,
             Share::HalfOfRows(half) => ([half * shape[0], 0], [1, 1]),
             Share::EveryOtherRow(side) => ([side, 0], [2, 1]),
             Share::EveryOtherColumn(side) => ([0, side], [1, 2]),
         };
-        if matches!(view.share, Share::All | Share::HalfOfRows(_)) && !view.transposed {
-            return None;
-        }
         // Elements from one row, and from one column, to the next in the holder.
         let (row, col) = if view.transposed { (1, file_cols) } else { (file_cols, 1) };
-        debug_assert!(file_rows > 0, "a holder has rows");
         Some(Weave {
             first: first[0] * row + first[1] * col,
             row_stride: apart[0] * row,

@@ -22,9 +22,12 @@ pub struct Architecture {
     /// The `model_type` of its family; another one for files with experts, where that differs.
     pub model_type: &'static str,
     with_experts: Option<&'static str>,
-    /// Fields beyond those that all have: name and source.
-    fields: &'static [(&'static str, Source)],
+    /// Fields beyond those that all have, in lists: a later one overrides.
+    fields: &'static [Fields],
 }
+
+/// Fields: name and source each.
+type Fields = &'static [(&'static str, Source)];
 
 /// Where a field comes from.
 #[derive(Clone, Copy)]
@@ -42,7 +45,7 @@ enum Source {
 use Source::{Always, Count, Key, Made};
 
 /// Fields of every architecture.
-const COMMON: &[(&str, Source)] = &[
+const COMMON: Fields = &[
     ("vocab_size", Made(vocabulary)),
     ("hidden_size", Key("embedding_length")),
     ("num_hidden_layers", Made(layers)),
@@ -59,6 +62,43 @@ const COMMON: &[(&str, Source)] = &[
     ("num_experts_per_tok", Key("expert_used_count")),
 ];
 
+/// Fields of grouped-query attention.
+const GROUPED: Fields = &[
+    ("num_key_value_heads", Made(key_heads)),
+    ("head_dim", Made(head_dim)),
+    ("rotary_dim", Key("rope.dimension_count")),
+];
+
+/// Fields of latent attention.
+const LATENT: Fields = &[
+    ("q_lora_rank", Made(query_rank)),
+    ("kv_lora_rank", Key("attention.kv_lora_rank")),
+    ("qk_rope_head_dim", Key("rope.dimension_count")),
+    ("qk_nope_head_dim", Made(nope_dim)),
+    ("v_head_dim", Made(value_dim)),
+];
+
+/// Fields of DeepSeek's mixtures.
+const ROUTED: Fields = &[
+    ("n_routed_experts", Key("expert_count")),
+    ("moe_intermediate_size", Key("expert_feed_forward_length")),
+    ("n_shared_experts", Key("expert_shared_count")),
+    ("first_k_dense_replace", Key("leading_dense_block_count")),
+    ("routed_scaling_factor", Made(|facts| facts.number_or("expert_weights_scale", 1.0))),
+    ("norm_topk_prob", Made(|facts| facts.switch_or("expert_weights_norm", true))),
+    ("scoring_func", Made(|facts| scoring(facts, "sigmoid"))),
+    ("n_group", Made(|facts| facts.count_or("expert_group_count", 1))),
+    ("topk_group", Made(|facts| facts.count_or("expert_group_used_count", 1))),
+];
+
+/// Fields of Qwen's mixtures, whose dense layers are listed.
+const QWEN: Fields = &[
+    ("num_experts", Key("expert_count")),
+    ("moe_intermediate_size", Key("expert_feed_forward_length")),
+    ("decoder_sparse_step", Count(1)),
+    ("mlp_only_layers", Made(dense_layers)),
+];
+
 /// All that are known. To add one: a line, and a family that has its `model_type`.
 pub const ARCHITECTURES: &[Architecture] = &[
     Architecture {
@@ -66,12 +106,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
         model_type: "llama",
         with_experts: Some("mixtral"),
         fields: &[
-            ("num_key_value_heads", Made(key_heads)),
-            ("head_dim", Made(head_dim)),
-            ("rotary_dim", Key("rope.dimension_count")),
-            ("attention_bias", Made(attention_bias)),
-            ("rope_interleaved", Always(true)),
-            ("num_local_experts", Key("expert_count")),
+            GROUPED,
+            &[
+                ("attention_bias", Made(attention_bias)),
+                ("rope_interleaved", Always(true)),
+                ("num_local_experts", Key("expert_count")),
+            ],
         ],
     },
     Architecture {
@@ -79,12 +119,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
         model_type: "olmoe",
         with_experts: None,
         fields: &[
-            ("num_key_value_heads", Made(key_heads)),
-            ("head_dim", Made(head_dim)),
-            ("rotary_dim", Key("rope.dimension_count")),
-            ("clip_qkv", Key("attention.clamp_kqv")),
-            ("num_experts", Key("expert_count")),
-            ("norm_topk_prob", Always(false)),
+            GROUPED,
+            &[
+                ("clip_qkv", Key("attention.clamp_kqv")),
+                ("num_experts", Key("expert_count")),
+                ("norm_topk_prob", Always(false)),
+            ],
         ],
     },
     Architecture {
@@ -92,15 +132,9 @@ pub const ARCHITECTURES: &[Architecture] = &[
         model_type: "qwen3_moe",
         with_experts: None,
         fields: &[
-            ("num_key_value_heads", Made(key_heads)),
-            ("head_dim", Made(head_dim)),
-            ("rotary_dim", Key("rope.dimension_count")),
-            ("attention_bias", Made(attention_bias)),
-            ("num_experts", Key("expert_count")),
-            ("moe_intermediate_size", Key("expert_feed_forward_length")),
-            ("norm_topk_prob", Always(true)),
-            ("decoder_sparse_step", Count(1)),
-            ("mlp_only_layers", Made(dense_layers)),
+            GROUPED,
+            QWEN,
+            &[("attention_bias", Made(attention_bias)), ("norm_topk_prob", Always(true))],
         ],
     },
     Architecture {
@@ -108,14 +142,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
         model_type: "qwen2_moe",
         with_experts: None,
         fields: &[
-            ("num_key_value_heads", Made(key_heads)),
-            ("rotary_dim", Key("rope.dimension_count")),
-            ("num_experts", Key("expert_count")),
-            ("moe_intermediate_size", Key("expert_feed_forward_length")),
-            ("shared_expert_intermediate_size", Key("expert_shared_feed_forward_length")),
-            ("norm_topk_prob", Always(false)),
-            ("decoder_sparse_step", Count(1)),
-            ("mlp_only_layers", Made(dense_layers)),
+            GROUPED,
+            QWEN,
+            &[
+                ("shared_expert_intermediate_size", Key("expert_shared_feed_forward_length")),
+                ("norm_topk_prob", Always(false)),
+            ],
         ],
     },
     Architecture {
@@ -123,20 +155,15 @@ pub const ARCHITECTURES: &[Architecture] = &[
         model_type: "glm4_moe",
         with_experts: None,
         fields: &[
-            ("num_key_value_heads", Made(key_heads)),
-            ("head_dim", Made(head_dim)),
-            ("rotary_dim", Key("rope.dimension_count")),
-            ("attention_bias", Made(attention_bias)),
-            ("use_qk_norm", Made(|facts| Ok(Some(json!(facts.has("blk.0.attn_q_norm.weight")))))),
-            ("n_routed_experts", Key("expert_count")),
-            ("moe_intermediate_size", Key("expert_feed_forward_length")),
-            ("n_shared_experts", Key("expert_shared_count")),
-            ("first_k_dense_replace", Key("leading_dense_block_count")),
-            ("routed_scaling_factor", Made(|facts| facts.number_or("expert_weights_scale", 1.0))),
-            ("norm_topk_prob", Made(|facts| facts.switch_or("expert_weights_norm", true))),
-            ("scoring_func", Made(|facts| scoring(facts, "sigmoid"))),
-            ("n_group", Made(|facts| facts.count_or("expert_group_count", 1))),
-            ("topk_group", Made(|facts| facts.count_or("expert_group_used_count", 1))),
+            GROUPED,
+            ROUTED,
+            &[
+                ("attention_bias", Made(attention_bias)),
+                (
+                    "use_qk_norm",
+                    Made(|facts| Ok(Some(json!(facts.has("blk.0.attn_q_norm.weight"))))),
+                ),
+            ],
         ],
     },
     Architecture {
@@ -144,20 +171,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
         model_type: "deepseek_v3",
         with_experts: None,
         fields: &[
-            ("q_lora_rank", Made(query_rank)),
-            ("kv_lora_rank", Key("attention.kv_lora_rank")),
-            ("qk_rope_head_dim", Key("rope.dimension_count")),
-            ("qk_nope_head_dim", Made(nope_dim)),
-            ("v_head_dim", Made(value_dim)),
-            ("n_routed_experts", Key("expert_count")),
-            ("moe_intermediate_size", Key("expert_feed_forward_length")),
-            ("n_shared_experts", Key("expert_shared_count")),
-            ("first_k_dense_replace", Key("leading_dense_block_count")),
-            ("routed_scaling_factor", Made(|facts| facts.number_or("expert_weights_scale", 1.0))),
-            ("norm_topk_prob", Made(|facts| facts.switch_or("expert_weights_norm", false))),
-            ("scoring_func", Made(|facts| scoring(facts, "softmax"))),
-            ("n_group", Made(|facts| facts.count_or("expert_group_count", 1))),
-            ("topk_group", Made(|facts| facts.count_or("expert_group_used_count", 1))),
+            LATENT,
+            ROUTED,
+            &[
+                ("norm_topk_prob", Made(|facts| facts.switch_or("expert_weights_norm", false))),
+                ("scoring_func", Made(|facts| scoring(facts, "softmax"))),
+            ],
         ],
     },
     Architecture {
@@ -165,24 +184,14 @@ pub const ARCHITECTURES: &[Architecture] = &[
         model_type: "glm_moe_dsa",
         with_experts: None,
         fields: &[
-            ("q_lora_rank", Made(query_rank)),
-            ("kv_lora_rank", Key("attention.kv_lora_rank")),
-            ("qk_rope_head_dim", Key("rope.dimension_count")),
-            ("qk_nope_head_dim", Made(nope_dim)),
-            ("v_head_dim", Made(value_dim)),
-            ("n_routed_experts", Key("expert_count")),
-            ("moe_intermediate_size", Key("expert_feed_forward_length")),
-            ("n_shared_experts", Key("expert_shared_count")),
-            ("first_k_dense_replace", Key("leading_dense_block_count")),
-            ("routed_scaling_factor", Made(|facts| facts.number_or("expert_weights_scale", 1.0))),
-            ("norm_topk_prob", Made(|facts| facts.switch_or("expert_weights_norm", true))),
-            ("scoring_func", Made(|facts| scoring(facts, "sigmoid"))),
-            ("n_group", Made(|facts| facts.count_or("expert_group_count", 1))),
-            ("topk_group", Made(|facts| facts.count_or("expert_group_used_count", 1))),
-            ("index_n_heads", Key("attention.indexer.head_count")),
-            ("index_head_dim", Key("attention.indexer.key_length")),
-            ("index_topk", Key("attention.indexer.top_k")),
-            ("indexer_types", Made(indexer_types)),
+            LATENT,
+            ROUTED,
+            &[
+                ("index_n_heads", Key("attention.indexer.head_count")),
+                ("index_head_dim", Key("attention.indexer.key_length")),
+                ("index_topk", Key("attention.indexer.top_k")),
+                ("indexer_types", Made(indexer_types)),
+            ],
         ],
     },
     Architecture {
@@ -190,14 +199,14 @@ pub const ARCHITECTURES: &[Architecture] = &[
         model_type: "gpt_oss",
         with_experts: None,
         fields: &[
-            ("num_key_value_heads", Made(key_heads)),
-            ("head_dim", Made(head_dim)),
-            ("rotary_dim", Key("rope.dimension_count")),
-            ("intermediate_size", Key("expert_feed_forward_length")),
-            ("num_local_experts", Key("expert_count")),
-            ("sliding_window", Key("attention.sliding_window")),
-            ("layer_types", Made(alternating)),
-            ("attention_bias", Always(true)),
+            GROUPED,
+            &[
+                ("intermediate_size", Key("expert_feed_forward_length")),
+                ("num_local_experts", Key("expert_count")),
+                ("sliding_window", Key("attention.sliding_window")),
+                ("layer_types", Made(alternating)),
+                ("attention_bias", Always(true)),
+            ],
         ],
     },
     Architecture {
@@ -205,17 +214,20 @@ pub const ARCHITECTURES: &[Architecture] = &[
         model_type: "minimax_m2",
         with_experts: None,
         fields: &[
-            ("num_key_value_heads", Made(key_heads)),
-            ("head_dim", Made(head_dim)),
-            ("rotary_dim", Key("rope.dimension_count")),
-            ("intermediate_size", Key("expert_feed_forward_length")),
-            ("num_local_experts", Key("expert_count")),
-            ("scoring_func", Made(|facts| scoring(facts, "sigmoid"))),
-            ("use_qk_norm", Made(|facts| Ok(Some(json!(facts.has("blk.0.attn_q_norm.weight")))))),
-            (
-                "use_routing_bias",
-                Made(|facts| Ok(Some(json!(facts.has("blk.0.exp_probs_b.bias"))))),
-            ),
+            GROUPED,
+            &[
+                ("intermediate_size", Key("expert_feed_forward_length")),
+                ("num_local_experts", Key("expert_count")),
+                ("scoring_func", Made(|facts| scoring(facts, "sigmoid"))),
+                (
+                    "use_qk_norm",
+                    Made(|facts| Ok(Some(json!(facts.has("blk.0.attn_q_norm.weight"))))),
+                ),
+                (
+                    "use_routing_bias",
+                    Made(|facts| Ok(Some(json!(facts.has("blk.0.exp_probs_b.bias"))))),
+                ),
+            ],
         ],
     },
 ];
@@ -271,7 +283,8 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>> {
     let mut fields = Map::new();
     let model_type = model_type.unwrap_or(architecture.model_type);
     fields.insert("model_type".to_owned(), json!(model_type));
-    for (name, source) in COMMON.iter().chain(architecture.fields) {
+    let lists = [COMMON].into_iter().chain(architecture.fields.iter().copied());
+    for (name, source) in lists.flatten() {
         let value = match *source {
             Key(key) => facts.value(key)?,
             Always(switch) => Some(json!(switch)),
